@@ -1,0 +1,52 @@
+"""Annotated field types that carry what a CRD schema knows and JSON schema does not.
+
+Every list, map and string has a bound: the API server refuses a CRD whose CEL rules could cost too much,
+and reckons an unbounded field as endless.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
+"""Name of another Kubernetes object (DNS-1123 subdomain)."""
+
+Key = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[-._a-zA-Z0-9]+$")]
+"""Key of a Secret or ConfigMap."""
+
+ShortText = Annotated[str, Field(max_length=256)]
+LongText = Annotated[str, Field(max_length=1024)]
+Message = Annotated[str, Field(max_length=8192)]
+
+Quantity = Annotated[
+    str,
+    WithJsonSchema(
+        {
+            "anyOf": [{"type": "integer"}, {"type": "string"}],
+            "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+            "x-kubernetes-int-or-string": True,
+        }
+    ),
+]
+"""Kubernetes quantity: ``4``, ``500m``, ``16Gi``."""
+
+FreeForm = Annotated[
+    dict[str, Any],
+    WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
+]
+"""A Kubernetes object that is passed on as it is; checked by the API server when it is used."""
+
+FreeFormList = Annotated[
+    list[dict[str, Any]],
+    Field(max_length=64),
+    WithJsonSchema(
+        {
+            "type": "array",
+            "maxItems": 64,
+            "items": {"type": "object", "x-kubernetes-preserve-unknown-fields": True},
+            "x-kubernetes-list-type": "atomic",
+        }
+    ),
+]

@@ -1,0 +1,427 @@
+"""``spec`` of a ``VLLMDeployment``: what a user asks for.
+
+Defaults that never change stand in the schema; what the operator chooses (image, parallel sizes, pods) has
+none, so that its absence stays visible.  A field that nothing serves yet is not here yet.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic.alias_generators import to_camel
+
+from vllm_bootstrap.contract import RESERVED_ENVIRONMENT
+from vllm_operator.api.fields import FreeForm, FreeFormList, Key, LongText, Name, Quantity, ShortText
+
+
+def rule(expression: str, message: str, **more: str) -> dict[str, Any]:
+    """Give one CEL rule of the CRD (``x-kubernetes-validations``)."""
+    return {"rule": expression, "message": message, **more}
+
+
+def _rules(*rules: dict[str, Any]) -> dict[str, Any]:
+    return {"x-kubernetes-validations": list(rules)}
+
+
+class ApiModel(BaseModel):
+    """Base of all models of the API: camelCase outside, unknown fields dropped as the API server does."""
+
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+
+class Executor(enum.StrEnum):
+    """vLLM's ``distributed_executor_backend``."""
+
+    AUTO = "auto"
+    RAY = "ray"
+    MP = "mp"
+    UNI = "uni"
+
+
+class Strategy(enum.StrEnum):
+    """Placement group strategy, with Ray's meaning."""
+
+    PACK = "PACK"
+    STRICT_PACK = "STRICT_PACK"
+    SPREAD = "SPREAD"
+    STRICT_SPREAD = "STRICT_SPREAD"
+
+
+class SecretKey(ApiModel):
+    """A key of a Secret in the CR's namespace."""
+
+    name: Name = Field(description="Name of the Secret.")
+    key: Key = Field(description="Key in the Secret.")
+    optional: bool = Field(default=False, description="Whether the Secret or its key may be absent.")
+
+
+class ConfigMapKey(ApiModel):
+    """A key of a ConfigMap in the CR's namespace."""
+
+    name: Name = Field(description="Name of the ConfigMap.")
+    key: Key = Field(description="Key in the ConfigMap.")
+    optional: bool = Field(default=False, description="Whether the ConfigMap or its key may be absent.")
+
+
+class ObjectReference(ApiModel):
+    """A Secret or ConfigMap in the CR's namespace."""
+
+    name: Name = Field(description="Name of the object.")
+    optional: bool = Field(default=False, description="Whether the object may be absent.")
+
+
+class TokenSecret(ApiModel):
+    """The Secret that holds a Hugging Face token."""
+
+    name: Name = Field(description="Name of the Secret.")
+    key: Key = Field(default="token", description="Key in the Secret that holds the token.")
+
+
+class ModelCache(ApiModel):
+    """Where downloaded models are kept."""
+
+    persistent_volume_claim: Name = Field(
+        description="PersistentVolumeClaim that keeps downloaded models; ReadWriteMany when the engine has several pods."
+    )
+
+
+class Model(ApiModel):
+    """The model that is served."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "!has(self.cache) || self.uri.startsWith('hf://')",
+                "cache is for hf:// models: pvc:// and file:// models are already on a volume",
+                fieldPath=".cache",
+            ),
+            rule(
+                "!has(self.revision) || self.uri.startsWith('hf://')",
+                "revision is for hf:// models: a pvc:// or file:// model has none",
+                fieldPath=".revision",
+            ),
+        )
+    )
+
+    uri: str = Field(
+        min_length=6,
+        max_length=512,
+        pattern=r"^(hf://[A-Za-z0-9][-._A-Za-z0-9]*(/[A-Za-z0-9][-._A-Za-z0-9]*)?|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
+        description=(
+            "Where the model is: hf://org/name on the Hugging Face hub, pvc://claim/path on a PersistentVolumeClaim, "
+            "file:///path in the image or on a volume of pod.template."
+        ),
+    )
+    revision: ShortText | None = Field(default=None, description="Branch, tag or commit of an hf:// model.")
+    name: ShortText | None = Field(
+        default=None, description="Name of the model in the OpenAI API; the name of the VLLMDeployment when absent."
+    )
+    hf_token_secret: TokenSecret | None = Field(default=None, description="Hugging Face token for gated models.")
+    cache: ModelCache | None = Field(default=None, description="Where an hf:// model is kept after its download.")
+
+
+class Parallelism(ApiModel):
+    """How the model is divided over GPUs; what is left out, the operator chooses."""
+
+    tensor: int | None = Field(default=None, ge=1, le=1024, description="Tensor parallel size.")
+    pipeline: int | None = Field(default=None, ge=1, le=1024, description="Pipeline parallel size.")
+
+
+class Placement(ApiModel):
+    """How ranks are laid out over pods and nodes."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "self.strategy != 'STRICT_SPREAD' || !has(self.gpusPerPod) || self.gpusPerPod == 1",
+                "STRICT_SPREAD puts every rank on a node of its own: gpusPerPod must be 1 or absent",
+                fieldPath=".gpusPerPod",
+            ),
+        )
+    )
+
+    strategy: Strategy = Field(
+        default=Strategy.PACK,
+        description=(
+            "Ray placement group strategy. PACK prefers few nodes, STRICT_PACK demands one, "
+            "SPREAD prefers and STRICT_SPREAD demands different nodes."
+        ),
+    )
+    gpus_per_pod: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description=(
+            "GPUs of one pod. When absent: all for STRICT_PACK, 1 for SPREAD and STRICT_SPREAD, "
+            "and as many as the largest node has for PACK."
+        ),
+    )
+
+
+OPERATOR_ARGUMENTS = (
+    "api-key",
+    "api-server-count",
+    "config",
+    "data-parallel-address",
+    "data-parallel-backend",
+    "data-parallel-size",
+    "data-parallel-size-local",
+    "distributed-executor-backend",
+    "dp",
+    "host",
+    "model",
+    "node-rank",
+    "nnodes",
+    "pipeline-parallel-size",
+    "port",
+    "pp",
+    "served-model-name",
+    "ssl-certfile",
+    "ssl-keyfile",
+    "tensor-parallel-size",
+    "tp",
+    "uds",
+)
+"""vLLM options that the operator sets or that would break what it sets; named in a refusal."""
+
+_ARGUMENT_FIELDS = {
+    "max-model-len": "maxModelLen",
+    "gpu-memory-utilization": "gpuMemoryUtilization",
+    "dtype": "dtype",
+    "quantization": "quantization",
+    "kv-cache-dtype": "kvCacheDtype",
+    "max-num-seqs": "maxNumSeqs",
+    "revision": "model.revision",
+}
+
+
+def _argument_pattern() -> str:
+    names = sorted(OPERATOR_ARGUMENTS, key=len, reverse=True)
+    return "^--?(" + "|".join(name.replace("-", "[-_]") for name in names) + ")(=.*)?$"
+
+
+class VLLMConfig(ApiModel):
+    """What vLLM is told; each field is the option of the same name."""
+
+    max_model_len: int | None = Field(default=None, ge=1, le=2**31 - 1, description="--max-model-len, in tokens.")
+    gpu_memory_utilization: float | None = Field(
+        default=None, gt=0, le=1, description="--gpu-memory-utilization, a share of the GPU's memory."
+    )
+    dtype: ShortText | None = Field(default=None, description="--dtype: auto, bfloat16, float16 or float32.")
+    quantization: ShortText | None = Field(default=None, description="--quantization.")
+    kv_cache_dtype: ShortText | None = Field(default=None, description="--kv-cache-dtype.")
+    max_num_seqs: int | None = Field(default=None, ge=1, le=2**31 - 1, description="--max-num-seqs.")
+    extra_args: list[LongText] = Field(
+        default_factory=list,
+        max_length=128,
+        description="Further arguments for vLLM's own parser; not those that the operator sets.",
+        json_schema_extra={
+            "x-kubernetes-list-type": "atomic",
+            **_rules(
+                rule(
+                    f"self.all(a, !a.matches('{_argument_pattern()}'))",
+                    "extraArgs must not hold what the operator sets: use model, parallelism, "
+                    "distributedExecutorBackend and apiKeySecret for " + ", ".join(OPERATOR_ARGUMENTS),
+                )
+            ),
+        },
+    )
+
+
+class EnvSource(ApiModel):
+    """Where the value of a variable comes from."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "has(self.secretKeyRef) != has(self.configMapKeyRef)",
+                "exactly one of secretKeyRef and configMapKeyRef must be given",
+            )
+        )
+    )
+
+    secret_key_ref: SecretKey | None = None
+    config_map_key_ref: ConfigMapKey | None = None
+
+
+class EnvVar(ApiModel):
+    """A variable that reaches every rank."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule("!(has(self.value) && has(self.valueFrom))", "value and valueFrom exclude each other"),
+            rule(
+                "!(self.name in [" + ", ".join(f"'{name}'" for name in sorted(RESERVED_ENVIRONMENT)) + "])",
+                "the operator sets this variable itself, from the pod's address and the placement: "
+                + ", ".join(sorted(RESERVED_ENVIRONMENT)),
+                fieldPath=".name",
+            ),
+        )
+    )
+
+    name: str = Field(min_length=1, max_length=256, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    value: str | None = Field(default=None, max_length=4096)
+    value_from: EnvSource | None = None
+
+
+class EnvFromSource(ApiModel):
+    """All keys of a Secret or ConfigMap as variables."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule("has(self.secretRef) != has(self.configMapRef)", "exactly one of secretRef and configMapRef must be given")
+        )
+    )
+
+    prefix: ShortText = Field(default="", description="Put before each key.")
+    secret_ref: ObjectReference | None = None
+    config_map_ref: ObjectReference | None = None
+
+
+class LocalReference(ApiModel):
+    """Name of an object in the CR's namespace."""
+
+    name: Name
+
+
+class Resources(ApiModel):
+    """CPU, memory and ephemeral storage of a container; GPUs follow from the parallelism."""
+
+    requests: dict[str, Quantity] = Field(default_factory=dict, max_length=32)
+    limits: dict[str, Quantity] = Field(default_factory=dict, max_length=32)
+
+
+Labels = Annotated[dict[str, ShortText], Field(max_length=64)]
+
+
+class Pod(ApiModel):
+    """The pods that hold the ranks."""
+
+    resources: Resources | None = Field(default=None, description="Resources of the vLLM container.")
+    shm_size: Quantity | None = Field(default=None, description="Size of /dev/shm; 16Gi when absent.")
+    node_selector: Labels = Field(default_factory=dict)
+    tolerations: FreeFormList = Field(default_factory=list)
+    affinity: FreeForm | None = None
+    service_account_name: Name | None = Field(
+        default=None, description="ServiceAccount of head and lead pod; one of the operator's making when absent."
+    )
+    image_pull_secrets: list[LocalReference] = Field(
+        default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    labels: Labels = Field(default_factory=dict, description="Further labels of head and GPU pods.")
+    annotations: Annotated[dict[str, LongText], Field(max_length=64)] = Field(
+        default_factory=dict, description="Further annotations of head and GPU pods."
+    )
+    template: FreeForm | None = Field(
+        default=None,
+        description=(
+            "PodTemplateSpec laid over head and GPU pods: objects are merged, lists of named items by name; "
+            "the main container is called vllm."
+        ),
+    )
+
+
+class RayHead(ApiModel):
+    """The CPU-only Ray head pod."""
+
+    resources: Resources | None = Field(default=None, description="Resources of the head; 1 CPU and 4Gi when absent.")
+    node_selector: Labels = Field(default_factory=dict)
+    tolerations: FreeFormList = Field(default_factory=list)
+    affinity: FreeForm | None = None
+
+
+class VLLMDeploymentSpec(ApiModel):
+    """What the user asks for."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "!has(self.placement) || self.placement.strategy != 'STRICT_PACK' || !has(self.placement.gpusPerPod)"
+                " || !has(self.parallelism) || self.placement.gpusPerPod >= "
+                "(has(self.parallelism.tensor) ? self.parallelism.tensor : 1) * "
+                "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1)",
+                "STRICT_PACK puts every rank in one pod: gpusPerPod must be at least tensor x pipeline, or absent",
+            ),
+        )
+    )
+
+    model: Model = Field(description="The model that is served.")
+    image: LongText = Field(
+        default="", description="Runtime image with Ray and vLLM; the chart's default when empty, shown in status."
+    )
+    replicas: int = Field(default=1, ge=0, le=100, description="Independent engines behind one Service.")
+    parallelism: Parallelism | None = Field(default=None, description="How the model is divided over GPUs.")
+    distributed_executor_backend: Executor = Field(
+        default=Executor.AUTO,
+        description="vLLM's executor. ray spans pods; auto means ray in this version; mp and uni are not served yet.",
+        json_schema_extra=_rules(
+            rule(
+                "self in ['auto', 'ray']",
+                "distributedExecutorBackend mp and uni are not served by this version: use ray or auto",
+            )
+        ),
+    )
+    placement: Placement = Field(default_factory=Placement, description="How ranks are laid out over pods and nodes.")
+    vllm_config: VLLMConfig = Field(default_factory=VLLMConfig, description="What vLLM is told.", alias="vllmConfig")
+    env: list[EnvVar] = Field(
+        default_factory=list,
+        max_length=64,
+        description="Variables that reach every rank; values through the launcher, Secret references as files.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    env_from: list[EnvFromSource] = Field(
+        default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    pod: Pod = Field(default_factory=Pod, description="The pods that hold the ranks.")
+    ray_head: RayHead = Field(default_factory=RayHead, description="The CPU-only Ray head pod.")
+
+    @property
+    def tensor(self) -> int:
+        """Tensor parallel size; 1 when the user left it out."""
+        return (self.parallelism and self.parallelism.tensor) or 1
+
+    @property
+    def pipeline(self) -> int:
+        """Pipeline parallel size; 1 when the user left it out."""
+        return (self.parallelism and self.parallelism.pipeline) or 1
+
+    @property
+    def world_size(self) -> int:
+        """GPUs of one engine."""
+        return self.tensor * self.pipeline
+
+    @model_validator(mode="after")
+    def _cross_field_rules(self) -> Self:
+        """Check what CEL checks too, for those who read a CR without an API server."""
+        placement = self.placement
+        if placement.strategy is Strategy.STRICT_PACK and (placement.gpus_per_pod or self.world_size) < self.world_size:
+            raise ValueError(
+                f"STRICT_PACK puts all {self.world_size} ranks in one pod, gpusPerPod is {placement.gpus_per_pod}"
+            )
+        if placement.strategy is Strategy.STRICT_SPREAD and (placement.gpus_per_pod or 1) != 1:
+            raise ValueError("STRICT_SPREAD puts every rank on a node of its own: gpusPerPod must be 1 or absent")
+        for argument in self.vllm_config.extra_args:
+            if name := refused_argument(argument):
+                raise ValueError(
+                    f"vllmConfig.extraArgs: {argument!r} would override --{name}, which the operator sets"
+                    + (f"; use {_ARGUMENT_FIELDS[name]}" if name in _ARGUMENT_FIELDS else "")
+                )
+        return self
+
+
+def refused_argument(argument: str) -> str | None:
+    """Give the option of the operator that an extra argument would override, if any.
+
+    vLLM's parser takes ``_`` for ``-`` and, as argparse does, any unambiguous beginning of an option:
+    ``--tensor_parallel`` is ``--tensor-parallel-size``.
+    """
+    if not argument.startswith("-"):
+        return None
+    option = argument.lstrip("-").split("=", 1)[0].replace("_", "-")
+    if option in OPERATOR_ARGUMENTS:
+        return option
+    if argument.startswith("--") and len(option) >= 6:
+        return next((name for name in OPERATOR_ARGUMENTS if name.startswith(option)), None)
+    return None

@@ -1,0 +1,232 @@
+"""``status`` of a ``VLLMDeployment``: what is, what is missing, and why.
+
+Written by the operator alone.  Reasons are one enum, so that a reader of any tool finds each word explained
+in one place.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+from pydantic import Field
+
+from vllm_operator.api.fields import LongText, Message, ShortText
+from vllm_operator.api.spec import ApiModel
+
+
+class ConditionType(enum.StrEnum):
+    """Types of our conditions; ``Reconciling`` and ``Stalled`` follow kstatus and are never both True."""
+
+    READY = "Ready"
+    AVAILABLE = "Available"
+    RECONCILING = "Reconciling"
+    STALLED = "Stalled"
+    PLANNED = "Planned"
+    RAY_CLUSTERS_READY = "RayClustersReady"
+    RUNTIME_COMPATIBLE = "RuntimeCompatible"
+
+
+class Reason(enum.StrEnum):
+    """Every reason that a condition or an engine can have."""
+
+    # progress
+    SERVING = "Serving"
+    PARTLY_SERVING = "PartlyServing"
+    NOT_SERVING = "NotServing"
+    SCALED_TO_ZERO = "ScaledToZero"
+    PROGRESSING = "Progressing"
+    PLANNED = "Planned"
+    CREATING_PODS = "CreatingPods"
+    PODS_PENDING = "PodsPending"
+    PODS_STARTING = "PodsStarting"
+    WAITING_FOR_RAY_NODES = "WaitingForRayNodes"
+    RAY_NODES_JOINED = "RayNodesJoined"
+    PLACING = "Placing"
+    LOADING = "Loading"
+    DRAINING = "Draining"
+    BACKING_OFF = "BackingOff"
+    REPLACING = "Replacing"
+    REMOVING = "Removing"
+    UNKNOWN = "Unknown"
+    COMPATIBLE = "Compatible"
+    # what the user or the cluster must change
+    INVALID_SPEC = "InvalidSpec"
+    INVALID_NAME = "InvalidName"
+    NAME_CONFLICT = "NameConflict"
+    NO_SUCH_GPUS = "NoSuchGPUs"
+    SECRET_NOT_FOUND = "SecretNotFound"
+    CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound"
+    CLAIM_NOT_FOUND = "ClaimNotFound"
+    IMAGE_MISSING = "ImageMissing"
+    IMAGE_PULL_FAILED = "ImagePullFailed"
+    IMAGE_WITHOUT_RAY = "ImageWithoutRay"
+    CONTAINER_CRASHED = "ContainerCrashed"
+    UNSCHEDULABLE = "Unschedulable"
+    KUBERAY_NOT_INSTALLED = "KubeRayNotInstalled"
+    FORBIDDEN = "Forbidden"
+    REFUSED_BY_API_SERVER = "RefusedByAPIServer"
+    RAY_UNREACHABLE = "RayUnreachable"
+    BOOTSTRAP_FAILED = "BootstrapFailed"
+    # what an engine reports of itself (the words of the contract)
+    PLACEMENT_TIMEOUT = "PlacementTimeout"
+    RAY_NODES_MISSING = "RayNodesMissing"
+    PREFLIGHT_FAILED = "PreflightFailed"
+    MODEL_NOT_FOUND = "ModelNotFound"
+    INVALID_PARALLELISM = "InvalidParallelism"
+    INVALID_ENVIRONMENT = "InvalidEnvironment"
+    ARGUMENTS_REFUSED = "ArgumentsRefused"
+    CONFIG_REFUSED = "ConfigRefused"
+    RUNTIME_INCOMPATIBLE = "RuntimeIncompatible"
+    LOAD_FAILED = "LoadFailed"
+    LOAD_TIMEOUT = "LoadTimeout"
+    WARMUP_FAILED = "WarmupFailed"
+    LAUNCHER_EXITED = "LauncherExited"
+    RANK_DIED = "RankDied"
+    ACTORS_LEFT_OVER = "ActorsLeftOver"
+    BOOTSTRAP_ERROR = "BootstrapError"
+    SUPERVISOR_SILENT = "SupervisorSilent"
+    RAY_SESSION_LOST = "RaySessionLost"
+
+
+class EngineState(enum.StrEnum):
+    """Where an engine is."""
+
+    PENDING = "Pending"
+    PLACING = "Placing"
+    LOADING = "Loading"
+    SERVING = "Serving"
+    DRAINING = "Draining"
+    STOPPED = "Stopped"
+    FAILED = "Failed"
+
+
+class Condition(ApiModel):
+    """A condition as Kubernetes has them."""
+
+    type: ShortText
+    status: Annotated[str, Field(pattern="^(True|False|Unknown)$", max_length=8)]
+    reason: Annotated[str, Field(min_length=1, max_length=128)]
+    message: Message = ""
+    observed_generation: int = 0
+    last_transition_time: str = Field(json_schema_extra={"format": "date-time"}, max_length=64)
+
+
+class RankStatus(ApiModel):
+    """One rank and its seat: bundle, pod, node and GPU."""
+
+    rank: int = Field(description="Global rank: pp x tensor + tp.")
+    tp: int = Field(description="Tensor parallel rank.")
+    pp: int = Field(description="Pipeline parallel rank.")
+    dp: int = Field(default=0, description="Data parallel rank.")
+    bundle: int = Field(description="Index of the bundle in the placement group.")
+    ray_node: ShortText = Field(default="", description="Ray node id.")
+    pod: ShortText = ""
+    node: ShortText = ""
+    gpu_index: int = Field(default=-1, description="Index of the GPU inside the pod; -1 while unknown.")
+    gpu_uuid: ShortText = Field(default="", alias="gpuUUID", description="UUID of the GPU as its driver gives it.")
+    actor: ShortText = Field(default="", description="Name of the Ray actor.")
+    state: ShortText = Field(default="", description="State of the actor as Ray has it.")
+    driver: bool = Field(default=False, description="vLLM's is_driver_worker.")
+    output: bool = Field(default=False, description="This rank gives the engine's output.")
+
+
+class PlacementGroupStatus(ApiModel):
+    """A placement group of an engine."""
+
+    name: ShortText
+    id: ShortText = ""
+    strategy: ShortText = ""
+    state: ShortText = ""
+
+
+class Timings(ApiModel):
+    """Instants of the present attempt."""
+
+    created: ShortText = Field(default="", description="The engine's RayCluster was made.")
+    pods_scheduled: ShortText = Field(default="", description="Every pod has a node.")
+    ray_nodes_joined: ShortText = Field(default="", description="Ray lists every GPU node.")
+    placed: ShortText = Field(default="", description="The placement group is made.")
+    loaded: ShortText = Field(default="", description="The engine answers its health check.")
+    first_token: ShortText = Field(default="", description="The warm-up token came.")
+
+
+class EngineReplica(ApiModel):
+    """One engine."""
+
+    name: ShortText
+    state: EngineState
+    reason: ShortText = ""
+    message: Message = ""
+    revision: ShortText = ""
+    attempt: int = 0
+    restarts: int = 0
+    retry_at: ShortText = Field(default="", description="When the next attempt starts.")
+    ray_cluster: ShortText = ""
+    pod: ShortText = Field(default="", description="The lead pod.")
+    ports: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    placement_groups: Annotated[list[PlacementGroupStatus], Field(max_length=1024)] = Field(
+        default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    timings: Timings = Field(default_factory=Timings)
+    ranks: Annotated[list[RankStatus], Field(max_length=1024)] = Field(
+        default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+
+
+class PodShape(ApiModel):
+    """Pods of one shape."""
+
+    name: ShortText
+    pods: int
+    gpus: int
+
+
+class PlanStatus(ApiModel):
+    """What the operator chose, and why."""
+
+    distributed_executor_backend: ShortText = ""
+    reason: Message = ""
+    image: LongText = ""
+    strategy: ShortText = ""
+    tensor: int = 0
+    pipeline: int = 0
+    pod_shapes: Annotated[list[PodShape], Field(max_length=64)] = Field(
+        default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+
+
+class Failure(ApiModel):
+    """A failure that the operator saw."""
+
+    engine: ShortText
+    reason: ShortText
+    message: Message = ""
+    rank: int = -1
+    pod: ShortText = ""
+    node: ShortText = ""
+    attempt: int = 0
+    time: ShortText = ""
+
+
+class VLLMDeploymentStatus(ApiModel):
+    """What is."""
+
+    observed_generation: int = -1
+    conditions: Annotated[list[Condition], Field(max_length=16)] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
+    )
+    url: LongText = ""
+    replicas: int = 0
+    ready_replicas: int = 0
+    selector: LongText = ""
+    revision: ShortText = ""
+    plan: PlanStatus | None = None
+    engine_replicas: Annotated[list[EngineReplica], Field(max_length=100)] = Field(
+        default_factory=list,
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    last_failures: Annotated[list[Failure], Field(max_length=10)] = Field(
+        default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
