@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, WithJsonSchema
 
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 """Name of another Kubernetes object (DNS-1123 subdomain)."""
@@ -20,12 +20,25 @@ ShortText = Annotated[str, Field(max_length=256)]
 LongText = Annotated[str, Field(max_length=1024)]
 Message = Annotated[str, Field(max_length=8192)]
 
+Count = Annotated[int, Field(ge=-1, le=2**31 - 1)]
+"""Number that the operator or an engine counts; -1 where it is unknown."""
+
+Generation = Annotated[int, Field(ge=-1, le=2**53)]
+"""``metadata.generation`` as it was seen; -1 before the first sight."""
+
+_QUANTITY = (
+    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$"
+)
+
 Quantity = Annotated[
     str,
+    BeforeValidator(lambda value: str(value) if type(value) is int else value),
+    Field(max_length=64, pattern=_QUANTITY),
     WithJsonSchema(
         {
             "anyOf": [{"type": "integer"}, {"type": "string"}],
-            "pattern": r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$",
+            "maxLength": 64,
+            "pattern": _QUANTITY,
             "x-kubernetes-int-or-string": True,
         }
     ),

@@ -7,6 +7,7 @@ none, so that its absence stays visible.  A field that nothing serves yet is not
 from __future__ import annotations
 
 import enum
+import re
 from typing import Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -83,7 +84,7 @@ class ModelCache(ApiModel):
     """Where downloaded models are kept."""
 
     persistent_volume_claim: Name = Field(
-        description="PersistentVolumeClaim that keeps downloaded models; ReadWriteMany when the engine has several pods."
+        description="PersistentVolumeClaim that keeps downloaded models; ReadWriteMany when an engine has several pods."
     )
 
 
@@ -120,6 +121,16 @@ class Model(ApiModel):
     )
     hf_token_secret: TokenSecret | None = Field(default=None, description="Hugging Face token for gated models.")
     cache: ModelCache | None = Field(default=None, description="Where an hf:// model is kept after its download.")
+
+    @model_validator(mode="after")
+    def _hub_only(self) -> Self:
+        if self.uri.startswith("hf://"):
+            return self
+        if self.cache:
+            raise ValueError("cache is for hf:// models: pvc:// and file:// models are already on a volume")
+        if self.revision is not None:
+            raise ValueError("revision is for hf:// models: a pvc:// or file:// model has none")
+        return self
 
 
 class Parallelism(ApiModel):
@@ -164,19 +175,36 @@ OPERATOR_ARGUMENTS = (
     "api-key",
     "api-server-count",
     "config",
-    "data-parallel-address",
-    "data-parallel-backend",
-    "data-parallel-size",
-    "data-parallel-size-local",
+    "device-ids",
     "distributed-executor-backend",
     "dp",
+    "dpa",
+    "dpb",
+    "dpe",
+    "dph",
+    "dpl",
+    "dpm",
+    "dpn",
+    "dpp",
+    "dpr",
+    "grpc",
+    "grpc-port",
+    "h",
+    "headless",
+    "help",
     "host",
+    "master-addr",
+    "master-port",
     "model",
-    "node-rank",
+    "n",
     "nnodes",
+    "node-rank",
+    "pcp",
     "pipeline-parallel-size",
     "port",
     "pp",
+    "prefill-context-parallel-size",
+    "r",
     "served-model-name",
     "ssl-certfile",
     "ssl-keyfile",
@@ -186,20 +214,23 @@ OPERATOR_ARGUMENTS = (
 )
 """vLLM options that the operator sets or that would break what it sets; named in a refusal."""
 
+_FAMILY = "data-parallel-"
+"""All options that begin so are the operator's, too."""
+
 _ARGUMENT_FIELDS = {
-    "max-model-len": "maxModelLen",
-    "gpu-memory-utilization": "gpuMemoryUtilization",
-    "dtype": "dtype",
-    "quantization": "quantization",
-    "kv-cache-dtype": "kvCacheDtype",
-    "max-num-seqs": "maxNumSeqs",
-    "revision": "model.revision",
+    "distributed-executor-backend": "distributedExecutorBackend",
+    "model": "model.uri",
+    "pipeline-parallel-size": "parallelism.pipeline",
+    "pp": "parallelism.pipeline",
+    "served-model-name": "model.name",
+    "tensor-parallel-size": "parallelism.tensor",
+    "tp": "parallelism.tensor",
 }
 
 
 def _argument_pattern() -> str:
-    names = sorted(OPERATOR_ARGUMENTS, key=len, reverse=True)
-    return "^--?(" + "|".join(name.replace("-", "[-_]") for name in names) + ")(=.*)?$"
+    names = "|".join([*OPERATOR_ARGUMENTS, f"{_FAMILY}.*"]).replace("-", "[-_]")
+    return f"^(--?({names})([=.]|$)|-[nr][0-9])"
 
 
 class VLLMConfig(ApiModel):
@@ -222,8 +253,8 @@ class VLLMConfig(ApiModel):
             **_rules(
                 rule(
                     f"self.all(a, !a.matches('{_argument_pattern()}'))",
-                    "extraArgs must not hold what the operator sets: use model, parallelism, "
-                    "distributedExecutorBackend and apiKeySecret for " + ", ".join(OPERATOR_ARGUMENTS),
+                    "extraArgs must not hold what the operator sets (use model, parallelism and "
+                    "distributedExecutorBackend): " + ", ".join((*OPERATOR_ARGUMENTS, f"{_FAMILY}*")),
                 )
             ),
         },
@@ -245,6 +276,12 @@ class EnvSource(ApiModel):
     secret_key_ref: SecretKey | None = None
     config_map_key_ref: ConfigMapKey | None = None
 
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if bool(self.secret_key_ref) == bool(self.config_map_key_ref):
+            raise ValueError("exactly one of secretKeyRef and configMapKeyRef must be given")
+        return self
+
 
 class EnvVar(ApiModel):
     """A variable that reaches every rank."""
@@ -265,19 +302,36 @@ class EnvVar(ApiModel):
     value: str | None = Field(default=None, max_length=4096)
     value_from: EnvSource | None = None
 
+    @model_validator(mode="after")
+    def _settable(self) -> Self:
+        if self.value is not None and self.value_from:
+            raise ValueError("value and valueFrom exclude each other")
+        if self.name in RESERVED_ENVIRONMENT:
+            raise ValueError(f"the operator sets {self.name} itself, from the pod's address and the placement")
+        return self
+
 
 class EnvFromSource(ApiModel):
     """All keys of a Secret or ConfigMap as variables."""
 
     model_config = ConfigDict(
         json_schema_extra=_rules(
-            rule("has(self.secretRef) != has(self.configMapRef)", "exactly one of secretRef and configMapRef must be given")
+            rule(
+                "has(self.secretRef) != has(self.configMapRef)",
+                "exactly one of secretRef and configMapRef must be given",
+            )
         )
     )
 
     prefix: ShortText = Field(default="", description="Put before each key.")
     secret_ref: ObjectReference | None = None
     config_map_ref: ObjectReference | None = None
+
+    @model_validator(mode="after")
+    def _exactly_one(self) -> Self:
+        if bool(self.secret_ref) == bool(self.config_map_ref):
+            raise ValueError("exactly one of secretRef and configMapRef must be given")
+        return self
 
 
 class LocalReference(ApiModel):
@@ -396,6 +450,13 @@ class VLLMDeploymentSpec(ApiModel):
     def _cross_field_rules(self) -> Self:
         """Check what CEL checks too, for those who read a CR without an API server."""
         placement = self.placement
+        if self.distributed_executor_backend not in (Executor.AUTO, Executor.RAY):
+            raise ValueError(
+                f"distributedExecutorBackend {self.distributed_executor_backend} is not served by this version: "
+                "use ray or auto"
+            )
+        if len({variable.name for variable in self.env}) != len(self.env):
+            raise ValueError("env: every name may stand once")
         if placement.strategy is Strategy.STRICT_PACK and (placement.gpus_per_pod or self.world_size) < self.world_size:
             raise ValueError(
                 f"STRICT_PACK puts all {self.world_size} ranks in one pod, gpusPerPod is {placement.gpus_per_pod}"
@@ -414,14 +475,17 @@ class VLLMDeploymentSpec(ApiModel):
 def refused_argument(argument: str) -> str | None:
     """Give the option of the operator that an extra argument would override, if any.
 
-    vLLM's parser takes ``_`` for ``-`` and, as argparse does, any unambiguous beginning of an option:
-    ``--tensor_parallel`` is ``--tensor-parallel-size``.
+    vLLM's parser takes ``_`` for ``-``, ``-n2`` for ``-n 2``, ``--model.x`` for a part of ``--model`` and, as
+    argparse does, any unambiguous beginning of an option: ``--ten`` is ``--tensor-parallel-size``.  So a beginning
+    is refused, too: one that is ambiguous vLLM would refuse itself.
     """
     if not argument.startswith("-"):
         return None
-    option = argument.lstrip("-").split("=", 1)[0].replace("_", "-")
-    if option in OPERATOR_ARGUMENTS:
-        return option
-    if argument.startswith("--") and len(option) >= 6:
-        return next((name for name in OPERATOR_ARGUMENTS if name.startswith(option)), None)
-    return None
+    if argument[:2] in ("-n", "-r") and argument[2:3].isdigit():
+        return argument[1]
+    option = re.split("[=.]", argument.lstrip("-"), maxsplit=1)[0].replace("_", "-")
+    if option in OPERATOR_ARGUMENTS or option.startswith(_FAMILY) or not option:
+        return option or None
+    if _FAMILY.startswith(option):
+        return f"{_FAMILY}size"
+    return next((name for name in OPERATOR_ARGUMENTS if name.startswith(option)), None)

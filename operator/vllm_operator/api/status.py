@@ -11,7 +11,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from vllm_operator.api.fields import LongText, Message, ShortText
+from vllm_operator.api.fields import Count, Generation, LongText, Message, ShortText
 from vllm_operator.api.spec import ApiModel
 
 
@@ -55,7 +55,7 @@ class Reason(enum.StrEnum):
     INVALID_NAME = "InvalidName"
     NAME_CONFLICT = "NameConflict"
     NO_SUCH_GPUS = "NoSuchGPUs"
-    SECRET_NOT_FOUND = "SecretNotFound"
+    SECRET_NOT_FOUND = "SecretNotFound"  # noqa: S105
     CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound"
     CLAIM_NOT_FOUND = "ClaimNotFound"
     IMAGE_MISSING = "ImageMissing"
@@ -87,6 +87,7 @@ class Reason(enum.StrEnum):
     BOOTSTRAP_ERROR = "BootstrapError"
     SUPERVISOR_SILENT = "SupervisorSilent"
     RAY_SESSION_LOST = "RaySessionLost"
+    POD_REPLACED = "PodReplaced"
 
 
 class EngineState(enum.StrEnum):
@@ -108,22 +109,22 @@ class Condition(ApiModel):
     status: Annotated[str, Field(pattern="^(True|False|Unknown)$", max_length=8)]
     reason: Annotated[str, Field(min_length=1, max_length=128)]
     message: Message = ""
-    observed_generation: int = 0
+    observed_generation: Generation = 0
     last_transition_time: str = Field(json_schema_extra={"format": "date-time"}, max_length=64)
 
 
 class RankStatus(ApiModel):
     """One rank and its seat: bundle, pod, node and GPU."""
 
-    rank: int = Field(description="Global rank: pp x tensor + tp.")
-    tp: int = Field(description="Tensor parallel rank.")
-    pp: int = Field(description="Pipeline parallel rank.")
-    dp: int = Field(default=0, description="Data parallel rank.")
-    bundle: int = Field(description="Index of the bundle in the placement group.")
+    rank: Count = Field(description="Global rank: pp x tensor + tp.")
+    tp: Count = Field(description="Tensor parallel rank.")
+    pp: Count = Field(description="Pipeline parallel rank.")
+    dp: Count = Field(default=0, description="Data parallel rank.")
+    bundle: Count = Field(description="Index of the bundle in the placement group.")
     ray_node: ShortText = Field(default="", description="Ray node id.")
     pod: ShortText = ""
     node: ShortText = ""
-    gpu_index: int = Field(default=-1, description="Index of the GPU inside the pod; -1 while unknown.")
+    gpu_index: Count = Field(default=-1, description="Index of the GPU inside the pod; -1 while unknown.")
     gpu_uuid: ShortText = Field(default="", alias="gpuUUID", description="UUID of the GPU as its driver gives it.")
     actor: ShortText = Field(default="", description="Name of the Ray actor.")
     state: ShortText = Field(default="", description="State of the actor as Ray has it.")
@@ -159,12 +160,12 @@ class EngineReplica(ApiModel):
     reason: ShortText = ""
     message: Message = ""
     revision: ShortText = ""
-    attempt: int = 0
-    restarts: int = 0
+    attempt: Count = 0
+    restarts: Count = 0
     retry_at: ShortText = Field(default="", description="When the next attempt starts.")
     ray_cluster: ShortText = ""
     pod: ShortText = Field(default="", description="The lead pod.")
-    ports: Annotated[dict[str, int], Field(max_length=16)] = Field(default_factory=dict)
+    ports: Annotated[dict[str, Count], Field(max_length=16)] = Field(default_factory=dict)
     placement_groups: Annotated[list[PlacementGroupStatus], Field(max_length=1024)] = Field(
         default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
@@ -178,8 +179,8 @@ class PodShape(ApiModel):
     """Pods of one shape."""
 
     name: ShortText
-    pods: int
-    gpus: int
+    pods: Count
+    gpus: Count
 
 
 class PlanStatus(ApiModel):
@@ -189,8 +190,8 @@ class PlanStatus(ApiModel):
     reason: Message = ""
     image: LongText = ""
     strategy: ShortText = ""
-    tensor: int = 0
-    pipeline: int = 0
+    tensor: Count = 0
+    pipeline: Count = 0
     pod_shapes: Annotated[list[PodShape], Field(max_length=64)] = Field(
         default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
@@ -202,24 +203,24 @@ class Failure(ApiModel):
     engine: ShortText
     reason: ShortText
     message: Message = ""
-    rank: int = -1
+    rank: Count = -1
     pod: ShortText = ""
     node: ShortText = ""
-    attempt: int = 0
+    attempt: Count = 0
     time: ShortText = ""
 
 
 class VLLMDeploymentStatus(ApiModel):
     """What is."""
 
-    observed_generation: int = -1
+    observed_generation: Generation = -1
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(
         default_factory=list,
         json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["type"]},
     )
     url: LongText = ""
-    replicas: int = 0
-    ready_replicas: int = 0
+    replicas: Count = 0
+    ready_replicas: Count = 0
     selector: LongText = ""
     revision: ShortText = ""
     plan: PlanStatus | None = None

@@ -1,0 +1,188 @@
+"""Good and bad input, once: the models and the API server must give the same verdict on each.
+
+``tests/unit/api`` asks the models, ``tests/contract`` a real API server that has the generated CRD.
+"""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+Object = dict[str, Any]
+
+MODEL = {"uri": "file:///opt/models/demo"}
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input.
+
+    Attributes
+    ----------
+    name
+        What the test is called.
+    spec
+        Laid over a spec that holds only a model.
+    refused
+        Words of the API server's refusal; none when it must accept.
+    model_refuses
+        Words of the model's refusal where they differ from the API server's.
+    only_models
+        The API server accepts it (its rule would cost too much), the operator's condition says it.
+    """
+
+    name: str
+    spec: Object
+    refused: str = ""
+    model_refuses: str = ""
+    only_models: bool = False
+
+    def whole_spec(self) -> Object:
+        return {"model": MODEL} | copy.deepcopy(self.spec)
+
+
+def _args(*arguments: str) -> Object:
+    return {"vllmConfig": {"extraArgs": list(arguments)}}
+
+
+_STRICT_PACK = "STRICT_PACK puts every rank in one pod"
+_STRICT_PACK_MODEL = "STRICT_PACK puts all 4 ranks in one pod, gpusPerPod is 2"
+_SPREAD = "STRICT_SPREAD puts every rank on a node of its own"
+_ARGUMENTS = "extraArgs must not hold what the operator sets"
+_OVERRIDE = "would override"
+_ONE_SOURCE = "exactly one of secretKeyRef and configMapKeyRef"
+_ONE_REF = "exactly one of secretRef and configMapRef"
+_SECRET_KEY = {"secretKeyRef": {"name": "s", "key": "k"}}
+_CONFIG_MAP_KEY = {"configMapKeyRef": {"name": "c", "key": "k"}}
+_URI = "spec.model.uri in body should match"
+_PATTERN = "should match pattern"
+
+ACCEPTED = (
+    Case("only a model", {}),
+    Case("hub model", {"model": {"uri": "hf://org/name", "revision": "v1", "cache": {"persistentVolumeClaim": "c"}}}),
+    Case("hub model without an organisation", {"model": {"uri": "hf://gpt2"}}),
+    Case("claim", {"model": {"uri": "pvc://claim/some/path"}}),
+    Case("claim itself", {"model": {"uri": "pvc://claim"}}),
+    Case("ray", {"distributedExecutorBackend": "ray"}),
+    Case("scaled to zero", {"replicas": 0}),
+    Case("tensor alone", {"parallelism": {"tensor": 8}}),
+    Case("strict pack", {"placement": {"strategy": "STRICT_PACK"}, "parallelism": {"tensor": 4}}),
+    Case(
+        "strict pack with room",
+        {"placement": {"strategy": "STRICT_PACK", "gpusPerPod": 4}, "parallelism": {"tensor": 2, "pipeline": 2}},
+    ),
+    Case("strict pack of nothing said", {"placement": {"strategy": "STRICT_PACK", "gpusPerPod": 1}}),
+    Case("strict spread of one", {"placement": {"strategy": "STRICT_SPREAD", "gpusPerPod": 1}}),
+    Case("spread of two", {"placement": {"strategy": "SPREAD", "gpusPerPod": 2}}),
+    Case("arguments", _args("-cc.mode=2", "-cc.backend=eager", "--max-num-batched-tokens", "2048")),
+    Case("arguments that begin as ours", _args("--model-impl=vllm", "--config-format=hf", "--ray-workers-use-nsight")),
+    Case("a value that is called as one of ours", _args("--tool-server", "host")),
+    Case("share of memory", {"vllmConfig": {"gpuMemoryUtilization": 0.9}}),
+    Case("quantities", {"pod": {"shmSize": "512Mi", "resources": {"requests": {"cpu": 4, "memory": "1.5Gi"}}}}),
+    Case("environment", {"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": _SECRET_KEY}]}),
+    Case("empty value", {"env": [{"name": "A", "value": ""}]}),
+    Case(
+        "environment from", {"envFrom": [{"secretRef": {"name": "s"}}, {"prefix": "P_", "configMapRef": {"name": "c"}}]}
+    ),
+    Case("free form", {"pod": {"template": {"spec": {"hostNetwork": False}}, "tolerations": [{"operator": "Exists"}]}}),
+)
+
+REFUSED = (
+    Case("no model", {"model": None}, "spec.model", "model"),
+    Case("empty model", {"model": {}}, "spec.model.uri: Required value", "model.uri"),
+    Case("uri of no kind", {"model": {"uri": "s3://bucket/model"}}, _URI, _PATTERN),
+    Case("uri without a scheme", {"model": {"uri": "meta-llama/Llama-3.1-8B"}}, _URI, _PATTERN),
+    Case("relative file", {"model": {"uri": "file://opt/model"}}, _URI, _PATTERN),
+    Case("cache of a file", {"model": MODEL | {"cache": {"persistentVolumeClaim": "c"}}}, "cache is for hf:// models"),
+    Case("revision of a file", {"model": MODEL | {"revision": "main"}}, "revision is for hf:// models"),
+    Case("mp", {"distributedExecutorBackend": "mp"}, "mp and uni are not served by this version", "not served"),
+    Case("uni", {"distributedExecutorBackend": "uni"}, "mp and uni are not served by this version", "not served"),
+    Case(
+        "executor of no kind",
+        {"distributedExecutorBackend": "dask"},
+        'supported values: "auto", "ray", "mp", "uni"',
+        "'auto', 'ray', 'mp' or 'uni'",
+    ),
+    Case(
+        "tensor 0", {"parallelism": {"tensor": 0}}, "should be greater than or equal to 1", "greater than or equal to 1"
+    ),
+    Case(
+        "pipeline 0",
+        {"parallelism": {"pipeline": 0}},
+        "should be greater than or equal to 1",
+        "greater than or equal to",
+    ),
+    Case("half a GPU", {"parallelism": {"tensor": 1.5}}, "must be of type integer", "valid integer"),
+    Case("replicas below 0", {"replicas": -1}, "should be greater than or equal to 0", "greater than or equal to 0"),
+    Case("replicas above 100", {"replicas": 101}, "should be less than or equal to 100", "less than or equal to 100"),
+    Case(
+        "strict pack in small pods",
+        {"placement": {"strategy": "STRICT_PACK", "gpusPerPod": 2}, "parallelism": {"tensor": 4}},
+        _STRICT_PACK,
+        _STRICT_PACK_MODEL,
+    ),
+    Case(
+        "strict pack of a product in small pods",
+        {"placement": {"strategy": "STRICT_PACK", "gpusPerPod": 2}, "parallelism": {"tensor": 2, "pipeline": 2}},
+        _STRICT_PACK,
+        _STRICT_PACK_MODEL,
+    ),
+    Case("strict spread of two", {"placement": {"strategy": "STRICT_SPREAD", "gpusPerPod": 2}}, _SPREAD),
+    Case("strategy of no kind", {"placement": {"strategy": "pack"}}, "Unsupported value", "'PACK'"),
+    Case("tensor as an argument", _args("--tensor-parallel-size=2"), _ARGUMENTS, _OVERRIDE),
+    Case("tensor as two arguments", _args("--seed", "1", "--tensor-parallel-size", "2"), _ARGUMENTS, _OVERRIDE),
+    Case(
+        "tensor in short", _args("-tp", "2"), _ARGUMENTS, "'-tp' would override --tp, which the operator sets; use para"
+    ),
+    Case("tensor with underscores", _args("--tensor_parallel_size", "2"), _ARGUMENTS, _OVERRIDE),
+    Case("pipeline in short", _args("-pp=2"), _ARGUMENTS, _OVERRIDE),
+    Case("data parallel", _args("--data-parallel-size-local=1"), _ARGUMENTS, _OVERRIDE),
+    Case("data parallel in short", _args("-dpn", "1"), _ARGUMENTS, _OVERRIDE),
+    Case("nodes in short", _args("-n2"), _ARGUMENTS, _OVERRIDE),
+    Case("port", _args("--port", "9000"), _ARGUMENTS, _OVERRIDE),
+    Case("part of an option", _args("--config.x=1"), _ARGUMENTS, _OVERRIDE),
+    Case("beginning of an option", _args("--ten=2"), "", _OVERRIDE, only_models=True),
+    Case("beginning of a family", _args("--data-par", "2"), "", _OVERRIDE, only_models=True),
+    Case("no memory", {"vllmConfig": {"gpuMemoryUtilization": 0}}, "should be greater than 0", "greater than 0"),
+    Case(
+        "more than all memory", {"vllmConfig": {"gpuMemoryUtilization": 1.1}}, "less than or equal to 1", "less than or"
+    ),
+    Case(
+        "host address",
+        {"env": [{"name": "VLLM_HOST_IP", "value": "1.2.3.4"}]},
+        "the operator sets this variable itself",
+        "the operator sets VLLM_HOST_IP itself",
+    ),
+    Case(
+        "port variable",
+        {"env": [{"name": "VLLM_PORT", "value": "1"}]},
+        "the operator sets this variable itself",
+        "the operator sets VLLM_PORT itself",
+    ),
+    Case(
+        "two values",
+        {"env": [{"name": "A", "value": "1", "valueFrom": _SECRET_KEY}]},
+        "value and valueFrom exclude each",
+    ),
+    Case("variable of no name", {"env": [{"name": "1A", "value": "1"}]}, "should match", _PATTERN),
+    Case("variable twice", {"env": [{"name": "A"}, {"name": "A"}]}, "Duplicate value", "every name may stand once"),
+    Case("no source", {"env": [{"name": "A", "valueFrom": {}}]}, _ONE_SOURCE),
+    Case("two sources", {"env": [{"name": "A", "valueFrom": _SECRET_KEY | _CONFIG_MAP_KEY}]}, _ONE_SOURCE),
+    Case("environment from nothing", {"envFrom": [{"prefix": "A"}]}, _ONE_REF),
+    Case("environment from both", {"envFrom": [{"secretRef": {"name": "s"}, "configMapRef": {"name": "c"}}]}, _ONE_REF),
+    Case("no quantity", {"pod": {"shmSize": "much"}}, "should match", _PATTERN),
+    Case(
+        "claim of a bad name",
+        {"model": {"uri": "hf://a/b", "cache": {"persistentVolumeClaim": "A_b"}}},
+        "should match",
+        _PATTERN,
+    ),
+)
+
+CASES = ACCEPTED + REFUSED
+
+NAME_REFUSAL = "metadata.name must be a DNS-1035 label"
+GOOD_NAMES = ("a", "smollm2", "a-1", "a" * 40)
+BAD_NAMES = ("1a", "a.b", "a" * 41)
+"""What Kubernetes' own rule for names (DNS-1123 subdomain) lets pass, and ours must not."""
