@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_AUTHORITIES = "certs/ca-certificates.crt"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -124,20 +126,17 @@ def thin(name: str) -> Image:
     The links are those of a merged ``/usr``; what is copied from ``/etc`` makes users, names and the loader work as on
     the host, whose programs these pods run.
     """
-    entries: dict[str, Entry] = {
-        path: folder()
-        for path in ("usr", "proc", "sys", "dev", "run", "var", "var/run", "etc", "etc/ssl", "root", "opt", "home", "mnt")
-    }
+    folders = "usr proc sys dev run var var/run etc etc/ssl etc/ssl/certs root opt home mnt"
+    entries: dict[str, Entry] = {path: folder() for path in folders.split()}
     entries |= {path: folder(0o1777) for path in ("tmp", "var/tmp")}
     entries |= {path: link(f"usr/{path}") for path in ("bin", "sbin", "lib", "lib64")}
     # Half of /usr/bin are links into /etc/alternatives.
     alternatives = Path("/etc/alternatives")
     entries["etc/alternatives"] = folder()
     entries |= {str(path)[1:]: link(str(path.readlink())) for path in alternatives.glob("*") if path.is_symlink()}
-    for path in ("etc/passwd", "etc/group", "etc/nsswitch.conf", "etc/ld.so.cache", "etc/ssl/certs/ca-certificates.crt"):
+    for path in ("etc/passwd", "etc/group", "etc/nsswitch.conf", "etc/ld.so.cache", f"etc/ssl/{_AUTHORITIES}"):
         source = Path("/", path)
         if source.is_file():
             entries[path] = Entry(source.read_bytes())
-    entries["etc/ssl/certs"] = folder()
-    entries["etc/ssl/cert.pem"] = link("certs/ca-certificates.crt")
+    entries["etc/ssl/cert.pem"] = link(_AUTHORITIES)
     return Image(name, entries)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import os
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import cgroups, cluster, kuberay, nodes, waiting
+from . import cgroups, cluster, kuberay, nodes, python_runtime, waiting
 from .kube import Kubectl
 from .layout import Layout
+from .python_runtime import Runtime
 from .spec import BedSpec, NodeSpec
 
 T = TypeVar("T")
@@ -77,8 +79,6 @@ class Bed:
     @property
     def environment(self) -> dict[str, str]:
         """What a shell needs to work with the bed, to be merged over ``os.environ``."""
-        import os  # noqa: PLC0415 - read at call time only
-
         return {"KUBECONFIG": str(self.kubeconfig), "PATH": f"{self.bin}:{os.environ.get('PATH', '')}"}
 
     @property
@@ -93,6 +93,26 @@ class Bed:
     def wait_for(self, description: str, probe: Callable[[], T], deadline: float = 60.0) -> T:
         """Poll until a probe gives something true; see :func:`.waiting.wait_for`."""
         return waiting.wait_for(description, probe, deadline)
+
+    def runtime(self) -> Runtime:
+        """Build or find the CPU runtime and the demo model."""
+        return python_runtime.ensure(self.layout)
+
+    def pod_mounts(self, *containers: str) -> dict[str, Any]:
+        """Give the overlay that makes the CPU runtime usable in a pod of the thin image.
+
+        Parameters
+        ----------
+        containers
+            Names of the containers that get it; none means ``vllm``, which is how the operator calls its own.
+
+        Returns
+        -------
+        dict
+            Part of a pod template: volumes, and mounts and ``PATH`` for each container.
+        """
+        runtime = self.runtime()
+        return overlay(runtime.mounts, runtime.env, containers or ("vllm",))
 
     def import_image(self, archive: Path) -> None:
         """Make the images of an archive known on every node."""
@@ -154,7 +174,7 @@ class Bed:
         return self.spec.nodes[self.spec.index(name)]
 
 
-def overlay(mounts: Mapping[str, Path], env: Mapping[str, str], containers: tuple[str, ...]) -> dict[str, Any]:
+def overlay(mounts: Mapping[str, Path], env: Mapping[str, str], containers: Sequence[str]) -> dict[str, Any]:
     """Make the part of a pod template that mounts host folders read-only at their own paths.
 
     Parameters

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import cluster, components
+from . import cluster, components, python_runtime
 from .bed import Bed
 from .errors import BedError
 from .layout import Layout
@@ -20,6 +20,13 @@ _Verb = Callable[[Layout, argparse.Namespace], int]
 
 def _build(layout: Layout, _: argparse.Namespace) -> int:
     components.build(layout)
+    return 0
+
+
+def _runtime(layout: Layout, _: argparse.Namespace) -> int:
+    runtime = python_runtime.ensure(layout)
+    for name, folder in runtime.mounts.items():
+        print(f"{name:14} {folder}")
     return 0
 
 
@@ -114,6 +121,7 @@ def parser() -> argparse.ArgumentParser:
         return sub
 
     verb("build", _build, "build or find every program")
+    verb("runtime", _runtime, "build or find the CPU runtime and the demo model; print the folders that pods mount")
     up = verb("up", _up, "bring the test bed up, or find the one that is")
     up.add_argument("--nodes", nargs="+", default=[], metavar="name:gpus[:product[:memoryMiB]]")
     up.add_argument("--without-kuberay", action="store_true", help="no CRDs and no operator of KubeRay")

@@ -19,7 +19,7 @@ from . import archive, cgroups, components, control, kuberay, mounts, network, n
 from .errors import BedError
 from .kube import Kubectl
 from .layout import Layout
-from .process import Daemons, end, marked
+from .process import Daemons, command_line, end, marked
 from .progress import part, say
 from .spec import BedSpec
 
@@ -170,7 +170,7 @@ def _take_down(layout: Layout) -> None:
     _restore_settings(layout)
     for node in names:
         cgroups.remove(node)
-    mounts.remove_files(layout.logs)
+    mounts.remove_files(layout.run / "nodes", layout.logs)
     # The record goes last of all: while it is there, the next down knows that there is something to do.
     for path in layout.run.iterdir() if layout.run.exists() else ():
         if path != layout.record and path.is_dir():
@@ -197,8 +197,9 @@ def _restore_settings(layout: Layout) -> None:
 
 def leftovers(layout: Layout) -> list[str]:
     """Say what of a bed is still there, as the kernel sees it."""
-    found = [f"process {process.pid}" for process in marked(layout)]
-    found += [f"process {pid} in the cgroup of {node}" for node in _node_names(layout) for pid in cgroups.processes(node)]
+    found = [f"process {process.pid} ({command_line(process)[:80]})" for process in marked(layout)]
+    for node in _node_names(layout):
+        found += [f"process {pid} in the cgroup of node {node}" for pid in cgroups.processes(node)]
     found += [f"mount {point}" for point in mounts.mounted_below(layout.state)]
     found += [f"interface {name}" for name in network.leftover_interfaces()]
     found += [f"chain {name}" for name in network.leftover_chains()]

@@ -68,9 +68,7 @@ def start_controllers(layout: Layout) -> None:
         f"--root-ca-file={layout.pki}/ca.crt",
         "--use-service-account-credentials=true",
     )
-    daemons.start(
-        "kube-controller-manager", [layout.bin / "kube-controller-manager", config, *local, *manager]
-    )
+    daemons.start("kube-controller-manager", [layout.bin / "kube-controller-manager", config, *local, *manager])
     daemons.start("kube-scheduler", [layout.bin / "kube-scheduler", config, *local])
     daemons.start("coredns", [layout.bin / "coredns", "-conf", layout.config / "Corefile"])
     daemons.start("kube-proxy", [layout.bin / "kube-proxy", f"--config={layout.config}/kube-proxy.yaml"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from . import components
 from .kube import Kubectl
 from .layout import Layout
-from .process import Daemons
+from .process import Command, Daemons
 from .waiting import answers
 
 DAEMON = "kuberay"
@@ -35,7 +35,7 @@ def uninstall(layout: Layout) -> None:
 def start(layout: Layout) -> None:
     """Start the operator and wait until it is healthy."""
     daemons = Daemons(layout)
-    command = [
+    command: Command = [
         layout.bin / "kuberay-operator",
         "--enable-leader-election=false",
         "--metrics-addr=127.0.0.1:18080",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
@@ -45,9 +46,17 @@ def remove_tree(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def cni_results() -> list[Path]:
-    """Give libcni's records of interfaces in networks of a bed."""
-    return sorted(_CNI_RESULTS.glob(f"{cni_network('*')}-*"))
+def sandboxes(nodes: Path) -> set[str]:
+    """Give the ids of the pods' sandboxes, which are folders of their containerd."""
+    return {path.name for path in nodes.glob("*/root/io.containerd.grpc.v1.cri/sandboxes/*")}
+
+
+def cni_results(ids: Collection[str] = ()) -> list[Path]:
+    """Give libcni's records of interfaces in networks of a bed, and of the loopback of given sandboxes."""
+    own = sorted(_CNI_RESULTS.glob(f"{cni_network('*')}-*"))
+    names = {*ids, *(path.name.removesuffix("-eth0").rpartition("-")[2] for path in own)}
+    loopback = (_CNI_RESULTS / f"cni-loopback-{name}-lo" for name in sorted(names))
+    return [*own, *(path for path in loopback if path.exists())]
 
 
 def stale_shim_sockets() -> list[Path]:
@@ -59,13 +68,11 @@ def stale_shim_sockets() -> list[Path]:
 def dangling_log_links(logs: Path) -> list[Path]:
     """Give the links that kubelets made to the bed's pod logs, in a folder that cannot be configured."""
     return [
-        path
-        for path in _CONTAINER_LOGS.glob("*.log")
-        if path.is_symlink() and path.readlink().is_relative_to(logs)
+        path for path in _CONTAINER_LOGS.glob("*.log") if path.is_symlink() and path.readlink().is_relative_to(logs)
     ]
 
 
-def remove_files(logs: Path) -> None:
+def remove_files(nodes: Path, logs: Path) -> None:
     """Remove what lies outside the bed's own folders."""
-    for path in (*cni_results(), *stale_shim_sockets(), *dangling_log_links(logs)):
+    for path in (*cni_results(sandboxes(nodes)), *stale_shim_sockets(), *dangling_log_links(logs)):
         path.unlink(missing_ok=True)

@@ -53,7 +53,12 @@ def prepare(layout: Layout, spec: BedSpec, node: NodeSpec) -> None:
         "containerd.toml": render.containerd(folder),
         "cni/10-testbed.conflist": render.cni(node.name, network, folder / "ipam"),
         "kubelet.yaml": render.kubelet(
-            node.name, network, folder, layout.pki, layout.config / "resolv.conf", pod_logs
+            node.name,
+            network,
+            folder=folder,
+            pki=layout.pki,
+            resolv_conf=layout.config / "resolv.conf",
+            pod_logs=pod_logs,
         ),
     }
     for name, text in files.items():
@@ -143,7 +148,8 @@ def _give_gpus(kubectl: Kubectl, node: NodeSpec) -> bool:
     if all(status[part].get("nvidia.com/gpu") == wanted for part in ("capacity", "allocatable")):
         return True
     patch = [
-        {"op": "add", "path": f"/status/{part}/nvidia.com~1gpu", "value": wanted} for part in ("capacity", "allocatable")
+        {"op": "add", "path": f"/status/{part}/nvidia.com~1gpu", "value": wanted}
+        for part in ("capacity", "allocatable")
     ]
     kubectl("patch", "node", node.name, "--subresource=status", "--type=json", "--patch", json.dumps(patch))
     return False  # seen again before it is believed: the kubelet may have written at the same time

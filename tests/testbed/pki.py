@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from .process import run
+from .process import Command, run
 
 _DAYS = "365"
 
@@ -15,7 +15,16 @@ def make_authority(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     folder.chmod(0o700)
     _key(folder / "ca.key")
-    authority = ["openssl", "req", "-x509", "-new", "-key", folder / "ca.key", "-subj", "/CN=vllm-operator-testbed"]
+    authority: Command = [
+        "openssl",
+        "req",
+        "-x509",
+        "-new",
+        "-key",
+        folder / "ca.key",
+        "-subj",
+        "/CN=vllm-operator-testbed",
+    ]
     run([*authority, "-days", _DAYS, "-out", folder / "ca.crt"])
     _key(folder / "sa.key")
     run(["openssl", "pkey", "-in", folder / "sa.key", "-pubout", "-out", folder / "sa.pub"])
@@ -31,8 +40,8 @@ def issue(folder: Path, name: str, subject: str, alternatives: Sequence[str] = (
         lines.append(f"subjectAltName={','.join(alternatives)}")
     extensions = folder / f"{name}.ext"
     extensions.write_text("\n".join(lines) + "\n", encoding="utf-8")
-    authority = ["-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-CAcreateserial"]
-    sign = ["openssl", "x509", "-req", "-in", request, *authority, "-days", _DAYS, "-extfile", extensions]
+    authority: Command = ["-CA", folder / "ca.crt", "-CAkey", folder / "ca.key", "-CAcreateserial"]
+    sign: Command = ["openssl", "x509", "-req", "-in", request, *authority, "-days", _DAYS, "-extfile", extensions]
     run([*sign, "-out", folder / f"{name}.crt"])
 
 

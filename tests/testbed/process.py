@@ -26,6 +26,10 @@ from .waiting import wait_for
 _LAUNCH = 'f=$1; shift; { read -r s </proc/self/stat; echo "$s" >"$f"; exec "$@"; } &'
 
 
+Command = Sequence[str | Path]
+"""Words of a command; paths need not be made strings."""
+
+
 @dataclass(frozen=True)
 class ProcessId:
     """A process, not to be mistaken for a later one of the same number."""
@@ -121,7 +125,7 @@ def command_line(process: ProcessId) -> str:
 
 
 def run(
-    command: Sequence[str | Path],
+    command: Command,
     *,
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
@@ -149,9 +153,7 @@ def run(
     return done.stdout
 
 
-def run_logged(
-    command: Sequence[str | Path], log: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None
-) -> None:
+def run_logged(command: Command, log: Path, *, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
     """Run a long command with its output in a log, and name the log when it fails."""
     log.parent.mkdir(parents=True, exist_ok=True)
     words = [str(word) for word in command]
@@ -197,7 +199,7 @@ class Daemons:
         process = self.get(name)
         return process is not None and alive(process)
 
-    def start(self, name: str, command: Sequence[str | Path], env: Mapping[str, str] | None = None) -> None:
+    def start(self, name: str, command: Command, env: Mapping[str, str] | None = None) -> None:
         """Start a daemon in a session of its own, output in its log."""
         if self.runs(name):
             return

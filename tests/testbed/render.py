@@ -115,7 +115,9 @@ def cni(node: str, network: NodeNetwork, data: Path) -> str:
     """Write the CNI configuration of one node."""
     ipam = {
         "type": "host-local",
-        "ranges": [[{"subnet": PODS, "rangeStart": network.first_pod, "rangeEnd": network.last_pod, "gateway": GATEWAY}]],
+        "ranges": [
+            [{"subnet": PODS, "rangeStart": network.first_pod, "rangeEnd": network.last_pod, "gateway": GATEWAY}]
+        ],
         "routes": [{"dst": "0.0.0.0/0"}],
         "dataDir": str(data),
     }
@@ -162,7 +164,7 @@ state = "{folder}/state"
 """
 
 
-def kubelet(node: str, network: NodeNetwork, folder: Path, pki: Path, resolv_conf: Path, pod_logs: Path) -> str:
+def kubelet(node: str, network: NodeNetwork, *, folder: Path, pki: Path, resolv_conf: Path, pod_logs: Path) -> str:
     """Write the configuration of one kubelet (JSON is YAML)."""
     return json.dumps(
         {
