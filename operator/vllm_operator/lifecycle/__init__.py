@@ -1,0 +1,1 @@
+"""What to do next: engine states, recovery and conditions, as pure functions that take ``now``."""

@@ -1,0 +1,54 @@
+"""What is to be done, as data: decided by pure code, carried out by ``reconcile.act``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_bootstrap.contract import EnginePlan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Create:
+    """Make an object; one that exists already is left as it is when it is ours, else it is a conflict of names."""
+
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Patch:
+    """Bring fields of an object of ours back to what they should be."""
+
+    body: Mapping[str, Any]
+    uid: str
+    resource_version: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delete:
+    """Remove an object of ours; one that is gone already is fine."""
+
+    api_version: str
+    kind: str
+    name: str
+    uid: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CreateTokens:
+    """Make the Secret of an engine's tokens, whose values only the moment of making knows."""
+
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Submit:
+    """Submit the bootstrap job of a plan to the Ray cluster whose head has this address."""
+
+    plan: EnginePlan
+    head_ip: str
+    secret: str
+
+
+Action = Create | CreateTokens | Patch | Delete | Submit

@@ -1,0 +1,488 @@
+"""One engine: from what was seen of its pods, its Ray cluster and its report to its state and the next step.
+
+The order of the checks is the order in which an engine comes up: RayCluster, pods, Ray nodes, bootstrap job, report.
+The first one that is not fulfilled names the state and says what is missing.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from vllm_bootstrap import contract
+from vllm_operator.api.status import (
+    EngineReplica,
+    EngineState,
+    Failure,
+    PlacementGroupStatus,
+    RankStatus,
+    Reason,
+    Timings,
+)
+from vllm_operator.lifecycle.pods import PodView, first_trouble
+from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
+
+STABLE_READS = 3
+READ_INTERVAL = 0.5
+JOB_INTERVAL = 1.0
+_SLACK = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterView:
+    """A RayCluster of the engine."""
+
+    name: str
+    uid: str
+    revision: str
+    created_at: str
+    deleting: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobView:
+    """The bootstrap job of the present attempt, as Ray's Jobs API has it."""
+
+    status: str
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayView:
+    """What the Ray head says.
+
+    Attributes
+    ----------
+    session
+        Ray's ``session_name``; empty when the head does not answer.
+    gpus
+        GPUs of each alive GPU node, by Ray node id.
+    stable_reads
+        How many reads in a row, 0.5 s apart, gave these nodes.
+    job
+        The job of the present attempt, ``None`` when it was not submitted yet.
+    error
+        Why the head does not answer.
+    """
+
+    session: str = ""
+    gpus: tuple[tuple[str, int], ...] = ()
+    stable_reads: int = 0
+    job: JobView | None = None
+    error: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineView:
+    """All that was seen of one engine whose RayCluster is of the wanted revision.
+
+    Attributes
+    ----------
+    sizes
+        GPUs that each GPU pod should have, largest first.
+    report
+        The engine's report, of whatever attempt.
+    previous
+        The engine's entry in the CR's status, when it speaks of this RayCluster.
+    retry_requested_at
+        Value of the retry annotation of the CR, an RFC 3339 instant.
+    """
+
+    name: str
+    uid: str
+    revision: str
+    cluster: ClusterView
+    sizes: tuple[int, ...]
+    pods: tuple[PodView, ...]
+    report: contract.EngineReport | None = None
+    ray: RayView | None = None
+    previous: EngineReplica | None = None
+    retry_requested_at: str = ""
+
+    @property
+    def head(self) -> PodView | None:
+        """The Ray head pod."""
+        return next((pod for pod in self.pods if pod.head and not pod.deleting), None)
+
+    @property
+    def lead(self) -> PodView | None:
+        """The pod that holds rank 0 and the HTTP server."""
+        return next((pod for pod in self.pods if pod.lead and not pod.deleting), None)
+
+    @property
+    def gpu_pods(self) -> list[PodView]:
+        """The pods that hold ranks."""
+        return [pod for pod in self.pods if not pod.head and not pod.deleting]
+
+    @property
+    def all_running(self) -> bool:
+        """Head and every GPU pod run."""
+        pods = self.gpu_pods
+        return bool(
+            self.head and self.head.running and len(pods) == len(self.sizes) and all(pod.running for pod in pods)
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """The attempt that is due.
+
+    Attributes
+    ----------
+    attempt
+        Its number.
+    failure
+        Failure of it, when it has one already.
+    retry_at
+        When the next one may start; ``None`` with a failure means that none does by itself.
+    """
+
+    attempt: int
+    failure: Failure | None = None
+    retry_at: datetime.datetime | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineStep:
+    """State of an engine and what to do next.
+
+    Attributes
+    ----------
+    submit
+        Submit the bootstrap job of ``attempt``.
+    requeue_after
+        Look again after so many seconds even if nothing is heard.
+    lasting
+        The engine does not get further by itself.
+    """
+
+    replica: EngineReplica
+    submit: bool = False
+    requeue_after: float | None = None
+    failure: Failure | None = None
+    lasting: bool = False
+    joined: bool = False
+
+
+def due_turn(view: EngineView, *, recovery: Recovery, now: datetime.datetime) -> Turn:
+    """Say which attempt is due, from the last known one, its failure and the backoff."""
+    attempt = max(view.previous.attempt if view.previous else 0, _report_attempt(view), 1)
+    failure = _known_failure(view, attempt, recovery)
+    if not failure:
+        return Turn(attempt=attempt)
+    at = parse_time(failure.time) or now
+    requested = parse_time(view.retry_requested_at)
+    if requested and requested > at:
+        return Turn(attempt=attempt + 1)
+    if failure.reason in contract.FATAL:
+        return Turn(attempt=attempt, failure=failure)
+    retry_at = at + datetime.timedelta(seconds=recovery.delay(attempt))
+    return Turn(attempt=attempt + 1) if now >= retry_at else Turn(attempt=attempt, failure=failure, retry_at=retry_at)
+
+
+def needs_ray(view: EngineView, turn: Turn) -> bool:
+    """Say whether the Ray head must be asked: only while an engine is being brought up."""
+    if turn.failure or not view.all_running:
+        return False
+    report = current_report(view, turn.attempt)
+    return report is None or (report.phase is contract.Phase.SERVING and not _lead_ready(view))
+
+
+def current_report(view: EngineView, attempt: int) -> contract.EngineReport | None:
+    """Give the engine's report when it speaks of this CR, revision and attempt."""
+    report = view.report
+    if report and (report.uid, report.engine, report.revision) == (view.uid, view.name, view.revision):
+        return report if report.attempt == attempt else None
+    return None
+
+
+def step(
+    view: EngineView, turn: Turn, *, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime
+) -> EngineStep:
+    """Give an engine's state, and the next step."""
+    report = current_report(view, turn.attempt)
+    draft = _Draft(view=view, turn=turn, report=report)
+    if turn.failure:
+        return _failed(draft, turn, now)
+    if not view.all_running:
+        return _waiting_for_pods(draft)
+    if report and report.phase is contract.Phase.FAILED:
+        return _newly_failed(draft, _report_failure(view, report), recovery, now)
+    if report and report.phase is contract.Phase.SERVING:
+        return _serving(draft, report, recovery, now)
+    if report:
+        return _coming_up(draft, report, deadlines, recovery, now)
+    return _bootstrap(draft, recovery, deadlines, now)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Draft:
+    view: EngineView
+    turn: Turn
+    report: contract.EngineReport | None
+
+    @property
+    def lead_name(self) -> str:
+        return self.view.lead.name if self.view.lead else ""
+
+    def replica(self, state: EngineState, reason: Reason | str, message: str, retry_at: str = "") -> EngineReplica:
+        view, report = self.view, self.report
+        return EngineReplica(
+            name=view.name,
+            state=state,
+            reason=str(reason),
+            message=message,
+            revision=view.revision,
+            attempt=self.turn.attempt,
+            restarts=self.turn.attempt - 1,
+            retry_at=retry_at,
+            ray_cluster=view.cluster.name,
+            pod=self.lead_name,
+            ports={"http": contract.HTTP_PORT, "supervisor": contract.SUPERVISOR_PORT},
+            placement_groups=[
+                PlacementGroupStatus(name=group.name, id=group.id, strategy=group.strategy, state=group.state)
+                for group in (report.placement_groups if report else ())
+            ],
+            timings=_timings(view, report),
+            ranks=rank_map(report.ranks, view.pods) if report else [],
+        )
+
+
+def rank_map(ranks: Sequence[contract.RankReport], pods: Sequence[PodView]) -> list[RankStatus]:
+    """Give the rank map of status: the report's, with the node that Kubernetes says a pod is on."""
+    nodes = {pod.name: pod.node for pod in pods}
+    return [
+        RankStatus(
+            rank=rank.rank,
+            tp=rank.tp,
+            pp=rank.pp,
+            dp=rank.dp,
+            bundle=rank.bundle,
+            ray_node=rank.ray_node,
+            pod=rank.pod,
+            node=nodes.get(rank.pod) or rank.node,
+            gpu_index=rank.gpu_index,
+            gpu_uuid=rank.gpu_uuid,
+            actor=rank.actor,
+            state=rank.state,
+            driver=rank.driver,
+            output=rank.output,
+        )
+        for rank in ranks
+    ]
+
+
+def _waiting_for_pods(draft: _Draft) -> EngineStep:
+    view = draft.view
+    trouble = first_trouble(view.pods)
+    if trouble:
+        replica = draft.replica(EngineState.PENDING, trouble.reason, trouble.message)
+        return EngineStep(replica=replica, lasting=trouble.lasting)
+    wanted = len(view.sizes) + 1
+    present = [pod for pod in view.pods if not pod.deleting]
+    if len(present) < wanted:
+        message = f"{len(present)} of {wanted} pods of RayCluster {view.cluster.name} are there"
+        return EngineStep(replica=draft.replica(EngineState.PENDING, Reason.CREATING_PODS, message))
+    starting = sorted(pod.name for pod in present if not pod.running)
+    message = f"{wanted - len(starting)} of {wanted} pods run; starting: {', '.join(starting[:4])}"
+    return EngineStep(replica=draft.replica(EngineState.PENDING, Reason.PODS_STARTING, message))
+
+
+def _bootstrap(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
+    ray = draft.view.ray or RayView(error="not asked yet")
+    if not ray.session:
+        message = f"the Ray head of {draft.view.cluster.name} does not answer: {ray.error}"
+        replica = draft.replica(EngineState.PENDING, Reason.RAY_UNREACHABLE, message)
+        return EngineStep(replica=replica, requeue_after=READ_INTERVAL)
+    if ray.job is None:
+        return _join(draft, ray)
+    match ray.job.status:
+        case "FAILED" | "STOPPED":
+            failure = _failure(
+                draft.view,
+                Reason.BOOTSTRAP_FAILED,
+                f"the bootstrap job ended {ray.job.status}: {ray.job.message or 'see the head pod log'}",
+                draft.turn.attempt,
+                now,
+            )
+            return _newly_failed(draft, failure, recovery, now)
+        case _:
+            replica = draft.replica(EngineState.PLACING, Reason.PLACING, f"bootstrap job {ray.job.status.lower()}")
+            return EngineStep(replica=replica, requeue_after=JOB_INTERVAL, joined=True)
+
+
+def _join(draft: _Draft, ray: RayView) -> EngineStep:
+    found = tuple(sorted((gpus for _, gpus in ray.gpus), reverse=True))
+    if found != draft.view.sizes:
+        message = (
+            f"Ray lists GPU nodes of {_sizes(found)}, expected {_sizes(draft.view.sizes)}; "
+            "a pod that runs but does not join has its reason in its own log"
+        )
+        replica = draft.replica(EngineState.PENDING, Reason.WAITING_FOR_RAY_NODES, message)
+        return EngineStep(replica=replica, requeue_after=READ_INTERVAL)
+    if ray.stable_reads < STABLE_READS:
+        replica = draft.replica(EngineState.PENDING, Reason.WAITING_FOR_RAY_NODES, "Ray nodes joined, settling")
+        return EngineStep(replica=replica, requeue_after=READ_INTERVAL)
+    replica = draft.replica(EngineState.PLACING, Reason.PLACING, "submitting the bootstrap job")
+    return EngineStep(replica=replica, submit=True, requeue_after=JOB_INTERVAL, joined=True)
+
+
+def _coming_up(
+    draft: _Draft,
+    report: contract.EngineReport,
+    deadlines: contract.Deadlines,
+    recovery: Recovery,
+    now: datetime.datetime,
+) -> EngineStep:
+    limit = deadlines.ray_nodes + deadlines.placement + deadlines.cleanup + deadlines.load + _SLACK
+    at = parse_time(report.time) or now
+    left = limit - (now - at).total_seconds()
+    if left <= 0:
+        failure = _failure(
+            draft.view,
+            Reason.SUPERVISOR_SILENT,
+            f"the engine said {report.phase} at {report.time} and nothing since",
+            report.attempt,
+            now,
+        )
+        return _newly_failed(draft, failure, recovery, now)
+    state = EngineState(report.phase.value)
+    reason = {EngineState.PLACING: Reason.PLACING, EngineState.LOADING: Reason.LOADING}.get(state, Reason.DRAINING)
+    return EngineStep(replica=draft.replica(state, reason, report.message), requeue_after=left, joined=True)
+
+
+def _serving(draft: _Draft, report: contract.EngineReport, recovery: Recovery, now: datetime.datetime) -> EngineStep:
+    view = draft.view
+    if lost := _lost(view, report):
+        return _newly_failed(draft, _failure(view, *lost, report.attempt, now), recovery, now)
+    if _lead_ready(view):
+        return EngineStep(replica=draft.replica(EngineState.SERVING, Reason.SERVING, ""), joined=True)
+    lead = view.lead
+    since = max(
+        (parse_time(lead.ready_changed_at) if lead else None) or now,
+        parse_time(report.time) or now,
+    )
+    left = recovery.silence_seconds - (now - since).total_seconds()
+    if left <= 0:
+        failure = _failure(
+            view,
+            Reason.SUPERVISOR_SILENT,
+            f"pod {draft.lead_name} is unready since {format_time(since)} and its supervisor reports nothing",
+            report.attempt,
+            now,
+        )
+        return _newly_failed(draft, failure, recovery, now)
+    replica = draft.replica(EngineState.LOADING, Reason.NOT_SERVING, "the lead pod is not ready yet")
+    return EngineStep(replica=replica, requeue_after=left, joined=True)
+
+
+def _lost(view: EngineView, report: contract.EngineReport) -> tuple[Reason, str] | None:
+    names = {pod.name for pod in view.gpu_pods}
+    gone = sorted({rank.pod for rank in report.ranks if rank.pod} - names)
+    if gone:
+        return Reason.POD_REPLACED, f"pod {', '.join(gone)} held ranks of this engine and is gone"
+    ray = view.ray
+    if not ray or not ray.session:
+        return None
+    if ray.session != report.ray_session:
+        return Reason.RAY_SESSION_LOST, "the Ray head was restarted and lost its state"
+    alive = {node for node, _ in ray.gpus}
+    dead = sorted({rank.pod for rank in report.ranks if rank.ray_node not in alive})
+    if dead:
+        return Reason.POD_REPLACED, f"Ray counts the node of pod {', '.join(dead)} as dead"
+    return None
+
+
+def _failed(draft: _Draft, turn: Turn, now: datetime.datetime) -> EngineStep:
+    assert turn.failure is not None  # noqa: S101 - the caller looked
+    if turn.retry_at is None:
+        replica = draft.replica(EngineState.FAILED, turn.failure.reason, turn.failure.message)
+        return EngineStep(replica=replica, lasting=True, joined=True)
+    left = max(0.0, (turn.retry_at - now).total_seconds())
+    replica = draft.replica(
+        EngineState.FAILED, turn.failure.reason, turn.failure.message, retry_at=format_time(turn.retry_at)
+    )
+    return EngineStep(replica=replica, requeue_after=left + 0.05, joined=True)
+
+
+def _newly_failed(draft: _Draft, failure: Failure, recovery: Recovery, now: datetime.datetime) -> EngineStep:
+    fatal = failure.reason in contract.FATAL
+    at = parse_time(failure.time) or now
+    retry_at = None if fatal else at + datetime.timedelta(seconds=recovery.delay(failure.attempt))
+    turn = Turn(attempt=draft.turn.attempt, failure=failure, retry_at=retry_at)
+    told = _failed(draft, turn, now)
+    return EngineStep(
+        replica=told.replica,
+        requeue_after=told.requeue_after,
+        lasting=told.lasting,
+        joined=told.joined,
+        failure=failure,
+    )
+
+
+def _known_failure(view: EngineView, attempt: int, recovery: Recovery) -> Failure | None:
+    """Give the failure of an attempt that the report or status already tells."""
+    report = current_report(view, attempt)
+    if report and report.phase is contract.Phase.FAILED:
+        return _report_failure(view, report)
+    if report and report.phase is contract.Phase.SERVING and _lead_ready(view):
+        return None
+    previous = view.previous
+    retry_at = parse_time(previous.retry_at) if previous and previous.attempt == attempt else None
+    if not previous or not retry_at or previous.state is not EngineState.FAILED:
+        return None
+    # A failure that the operator itself saw is remembered by the instant of the next attempt.
+    at = retry_at - datetime.timedelta(seconds=recovery.delay(attempt))
+    return Failure(
+        engine=view.name, reason=previous.reason, message=previous.message, attempt=attempt, time=format_time(at)
+    )
+
+
+def _report_failure(view: EngineView, report: contract.EngineReport) -> Failure:
+    seat = next((rank for rank in report.ranks if rank.rank == report.failed_rank), None)
+    nodes = {pod.name: pod.node for pod in view.pods}
+    return Failure(
+        engine=view.name,
+        reason=report.reason,
+        message=report.message,
+        rank=report.failed_rank,
+        pod=seat.pod if seat else "",
+        node=(nodes.get(seat.pod) or seat.node) if seat else "",
+        attempt=report.attempt,
+        time=report.time,
+    )
+
+
+def _failure(view: EngineView, reason: Reason, message: str, attempt: int, now: datetime.datetime) -> Failure:
+    return Failure(engine=view.name, reason=reason.value, message=message, attempt=attempt, time=format_time(now))
+
+
+def _report_attempt(view: EngineView) -> int:
+    report = view.report
+    if report and (report.uid, report.engine, report.revision) == (view.uid, view.name, view.revision):
+        return report.attempt
+    return 0
+
+
+def _lead_ready(view: EngineView) -> bool:
+    lead = view.lead
+    return bool(lead and lead.ready)
+
+
+def _timings(view: EngineView, report: contract.EngineReport | None) -> Timings:
+    scheduled = [pod.scheduled_at for pod in view.pods]
+    told = report.timings if report else contract.TimingsReport()
+    complete = len(scheduled) == len(view.sizes) + 1 and all(scheduled)
+    return Timings(
+        created=view.cluster.created_at,
+        pods_scheduled=max(scheduled) if complete else "",
+        ray_nodes_joined=told.ray_nodes_joined,
+        placed=told.placed,
+        loaded=told.loaded,
+        first_token=told.first_token,
+    )
+
+
+def _sizes(sizes: Sequence[int]) -> str:
+    return " + ".join(str(size) for size in sizes) + " GPUs" if sizes else "none"

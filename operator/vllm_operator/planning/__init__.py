@@ -1,0 +1,1 @@
+"""Where the model goes: inventory, pod shapes, and whether they can exist.  Pure."""

@@ -1,0 +1,1 @@
+"""The only orchestration: queue, observe, decide, act, write status."""

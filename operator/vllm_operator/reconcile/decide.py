@@ -1,0 +1,194 @@
+"""From what was seen to what is to be done and said; pure."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vllm_bootstrap import contract
+from vllm_operator.api.status import EngineReplica, EngineState, Failure, PlanStatus, Reason
+from vllm_operator.api.status import PodShape as PodShapeStatus
+from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Patch, Submit
+from vllm_operator.lifecycle.conditions import Blocker
+from vllm_operator.lifecycle.engine import EngineStep, RayView, step
+from vllm_operator.reconcile.intent import Engine, Intent, Settings
+from vllm_operator.reconcile.observe import Observation
+from vllm_operator.resources import access
+from vllm_operator.resources.engine import Attempt, engine_plan
+from vllm_operator.resources.names import EngineNames, engine_name
+from vllm_operator.resources.ray_cluster import ray_cluster
+from vllm_operator.resources.revision import Revision
+from vllm_operator.resources.service import service
+
+RECHECK_SECONDS = 15.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """What is to be done and said."""
+
+    actions: tuple[Action, ...]
+    engines: tuple[EngineReplica, ...]
+    lasting: frozenset[str]
+    joined: frozenset[str]
+    failures: tuple[Failure, ...]
+    plan: PlanStatus | None
+    blocker: Blocker | None
+    revision: str
+    versions: str
+    requeue_after: float | None
+
+
+def decide(
+    seen: Observation,
+    intent: Intent,
+    rays: Mapping[str, RayView],
+    settings: Settings,
+    now: datetime.datetime,
+) -> Decision:
+    """Say what is to be done, and what the state is."""
+    actions = list(intent.actions)
+    if intent.revision and not intent.blocker:
+        actions += _service(seen)
+        for names in intent.missing:
+            actions += _create_engine(seen, names, intent.revision)
+    steps: dict[str, EngineStep] = {}
+    for name, engine in intent.engines.items():
+        view = replace(engine.view, ray=rays.get(name))
+        told = step(view, engine.turn, recovery=settings.recovery, deadlines=settings.deadlines, now=now)
+        steps[name] = told
+        if told.submit and view.ray and view.head:
+            actions.append(_submit(seen, engine, view.ray.session, view.head.ip, settings))
+    replicas = _replicas(seen, intent, steps)
+    requeues = [told.requeue_after for told in steps.values() if told.requeue_after is not None]
+    if intent.blocker:
+        requeues.append(RECHECK_SECONDS)
+    return Decision(
+        actions=tuple(actions),
+        engines=replicas,
+        lasting=frozenset(name for name, told in steps.items() if told.lasting),
+        joined=frozenset(name for name, told in steps.items() if told.joined),
+        failures=tuple(told.failure for told in steps.values() if told.failure),
+        plan=_plan_status(intent.revision) if intent.revision else None,
+        blocker=intent.blocker,
+        revision=intent.revision.name if intent.revision else seen.status.revision,
+        versions=_versions(intent),
+        requeue_after=min(requeues) if requeues else None,
+    )
+
+
+def plan_of(engine: Engine, seen: Observation, session: str, settings: Settings) -> contract.EnginePlan:
+    """Give the plan of an engine's due attempt on a Ray session."""
+    return engine_plan(
+        owner=seen.owner,
+        names=engine.names,
+        revision=engine.revision.name,
+        part=engine.revision.engine,
+        attempt=Attempt(number=engine.turn.attempt, ray_session=session),
+        deadlines=settings.deadlines,
+    )
+
+
+def _service(seen: Observation) -> list[Action]:
+    wanted = service(seen.owner)
+    live = seen.service
+    if live is None:
+        return [Create(body=wanted)]
+    if contains(live, {"spec": wanted["spec"], "metadata": {"labels": wanted["metadata"]["labels"]}}):
+        return []
+    meta = live["metadata"]
+    return [Patch(body=wanted, uid=meta["uid"], resource_version=meta["resourceVersion"])]
+
+
+def _create_engine(seen: Observation, names: EngineNames, revision: Revision) -> list[Action]:
+    owner = seen.owner
+    account = seen.spec.pod.service_account_name if seen.spec else None
+    bodies: list[Action] = [
+        CreateTokens(body=access.token_secret(owner, names, auth_token="", control_token="")),
+        Create(body=access.report_config_map(owner, names)),
+        Create(body=access.report_role(owner, names)),
+        Create(body=access.report_role_binding(owner, names, account=account or names.service_account)),
+    ]
+    if not account:
+        bodies.append(Create(body=access.service_account(owner, names)))
+    cluster = ray_cluster(
+        owner=owner, names=names, revision=revision.name, cluster_spec=names.fill(revision.cluster_spec)
+    )
+    return [*bodies, Create(body=cluster)]
+
+
+def _submit(seen: Observation, engine: Engine, session: str, head_ip: str, settings: Settings) -> Submit:
+    return Submit(plan=plan_of(engine, seen, session, settings), head_ip=head_ip, secret=engine.names.secret)
+
+
+def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -> tuple[EngineReplica, ...]:
+    entries: list[EngineReplica] = []
+    wanted = seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
+    for index in range(wanted):
+        name = engine_name(index)
+        if name in steps:
+            entries.append(steps[name].replica)
+        elif name in intent.waiting:
+            entries.append(
+                EngineReplica(
+                    name=name, state=EngineState.PENDING, reason=Reason.REPLACING, message=intent.waiting[name]
+                )
+            )
+        elif not intent.blocker and intent.revision:
+            names = EngineNames.of(seen.owner, index, intent.revision.pods8)
+            entries.append(
+                EngineReplica(
+                    name=name,
+                    state=EngineState.PENDING,
+                    reason=Reason.CREATING_PODS,
+                    message=f"RayCluster {names.ray_cluster} is being made",
+                    revision=intent.revision.name,
+                    ray_cluster=names.ray_cluster,
+                )
+            )
+    return tuple(entries)
+
+
+def _plan_status(revision: Revision) -> PlanStatus:
+    engine = revision.engine
+    pods = sum(group["pods"] for group in engine["groups"])
+    world = engine["tensor"] * engine["pipeline"]
+    return PlanStatus(
+        distributed_executor_backend="ray",
+        reason=(
+            f"ray: {_count(world, 'rank')} over {_count(pods, 'pod')}, {engine['strategy']}; "
+            "the executors without Ray are not served by this version"
+        ),
+        image=revision.image,
+        strategy=engine["strategy"],
+        tensor=engine["tensor"],
+        pipeline=engine["pipeline"],
+        pod_shapes=[PodShapeStatus(**group) for group in engine["groups"]],
+    )
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")
+
+
+def _versions(intent: Intent) -> str:
+    for engine in intent.engines.values():
+        report = engine.view.report
+        if report and report.versions:
+            return ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
+    return ""
+
+
+def contains(live: Any, wanted: Any) -> bool:
+    """Say whether a live object has every field that we set, with our value; what others added does not count."""
+    if isinstance(wanted, Mapping):
+        return isinstance(live, Mapping) and all(key in live and contains(live[key], wanted[key]) for key in wanted)
+    if isinstance(wanted, list):
+        return (
+            isinstance(live, list)
+            and len(live) == len(wanted)
+            and all(contains(item, ours) for item, ours in zip(live, wanted, strict=True))
+        )
+    return bool(live == wanted)

@@ -1,0 +1,235 @@
+"""Look at everything that belongs to a deployment.
+
+A list that fails is unknown, not empty: the error goes up, nothing is decided on it, and the key comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from vllm_bootstrap import contract
+from vllm_operator.api import identity
+from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.status import Reason, VLLMDeploymentStatus
+from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
+from vllm_operator.lifecycle.conditions import Blocker
+from vllm_operator.lifecycle.pods import PodView, read_pod
+from vllm_operator.planning.inventory import GpuNode, read_node
+from vllm_operator.resources.model import locate
+from vllm_operator.resources.names import Owner
+from vllm_operator.resources.revision import hashes, revision_name
+
+log = logging.getLogger(__name__)
+
+DEPLOYMENT = Kind(api_version=identity.API_VERSION, kind=identity.KIND)
+RAY_CLUSTER = Kind(api_version="ray.io/v1", kind="RayCluster")
+POD = Kind(api_version="v1", kind="Pod")
+NODE = Kind(api_version="v1", kind="Node")
+SERVICE = Kind(api_version="v1", kind="Service")
+CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap")
+SECRET = Kind(api_version="v1", kind="Secret")
+CLAIM = Kind(api_version="v1", kind="PersistentVolumeClaim")
+SERVICE_ACCOUNT = Kind(api_version="v1", kind="ServiceAccount")
+ROLE = Kind(api_version="rbac.authorization.k8s.io/v1", kind="Role")
+ROLE_BINDING = Kind(api_version="rbac.authorization.k8s.io/v1", kind="RoleBinding")
+REVISION = Kind(api_version="apps/v1", kind="ControllerRevision")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What was seen in Kubernetes.
+
+    Attributes
+    ----------
+    spec
+        ``None`` when it does not obey the API's rules; ``blocker`` then says why.
+    nodes
+        ``None`` when they were not needed: the spec's revision exists already.
+    clusters
+        RayClusters of this CR by name; ``None`` when the API server does not know the kind.
+    foreign
+        Names of RayClusters that are not ours although they have a name that we need.
+    blocker
+        What the user must mend before anything is made.
+    """
+
+    body: Mapping[str, Any]
+    owner: Owner
+    spec: VLLMDeploymentSpec | None
+    status: VLLMDeploymentStatus
+    nodes: tuple[GpuNode, ...] | None
+    revisions: tuple[Mapping[str, Any], ...]
+    clusters: Mapping[str, Mapping[str, Any]] | None
+    pods: tuple[PodView, ...]
+    reports: Mapping[str, contract.EngineReport]
+    service: Mapping[str, Any] | None
+    blocker: Blocker | None
+
+    @property
+    def generation(self) -> int:
+        """Generation of the spec that was seen."""
+        return int(self.body["metadata"].get("generation", 0))
+
+
+def is_ours(body: Mapping[str, Any], owner: Owner) -> bool:
+    """Say whether an object's controller is this CR."""
+    references = body["metadata"].get("ownerReferences") or []
+    return any(item.get("controller") and item.get("uid") == owner.uid for item in references)
+
+
+class Observer:
+    """Reads Kubernetes for one deployment at a time."""
+
+    def __init__(self, api: KubernetesClient) -> None:
+        self._api = api
+
+    async def look(self, body: Mapping[str, Any]) -> Observation:
+        """Look at everything that belongs to a deployment.
+
+        Raises
+        ------
+        ApiError
+            Something could not be read: nothing may be decided.
+        """
+        meta = body["metadata"]
+        owner = Owner(name=meta["name"], namespace=meta["namespace"], uid=meta["uid"])
+        tags = {identity.LABEL_DEPLOYMENT: owner.name, identity.LABEL_MANAGED_BY: identity.MANAGER}
+        spec, blocker = _read_spec(body)
+        revisions = self._ours(await self._api.list(REVISION, owner.namespace, tags), owner)
+        maps = self._ours(await self._api.list(CONFIG_MAP, owner.namespace, tags), owner)
+        clusters = await self._clusters(owner, tags)
+        service = await self._api.find(SERVICE, owner.namespace, owner.name)
+        if not blocker and service and not is_ours(service, owner):
+            blocker = _conflict("Service", owner.name)
+        if not blocker and spec:
+            blocker = await self._missing_reference(owner, spec)
+        return Observation(
+            body=body,
+            owner=owner,
+            spec=spec,
+            status=_read_status(body),
+            nodes=await self._nodes(spec, revisions),
+            revisions=tuple(revisions),
+            clusters=clusters,
+            pods=tuple(read_pod(item) for item in await self._api.list(POD, owner.namespace, tags)),
+            reports=dict(_read_reports(maps)),
+            service=service,
+            blocker=blocker,
+        )
+
+    async def is_foreign(self, kind: Kind, owner: Owner, name: str) -> bool:
+        """Say whether an object of that name exists and is not ours."""
+        found = await self._api.find(kind, owner.namespace, name)
+        return bool(found) and not is_ours(found or {}, owner)
+
+    @staticmethod
+    def _ours(items: Iterable[dict[str, Any]], owner: Owner) -> list[dict[str, Any]]:
+        return [item for item in items if is_ours(item, owner)]
+
+    async def _clusters(self, owner: Owner, tags: Mapping[str, str]) -> dict[str, dict[str, Any]] | None:
+        try:
+            found = await self._api.list(RAY_CLUSTER, owner.namespace, tags)
+        except NotFoundError:
+            return None
+        return {item["metadata"]["name"]: item for item in self._ours(found, owner)}
+
+    async def _nodes(
+        self, spec: VLLMDeploymentSpec | None, revisions: Sequence[Mapping[str, Any]]
+    ) -> tuple[GpuNode, ...] | None:
+        if spec is None:
+            return None
+        wanted = revision_name(*hashes(spec))
+        if any(item["metadata"]["labels"].get(identity.LABEL_REVISION) == wanted for item in revisions):
+            return None
+        return tuple(read_node(item) for item in await self._api.list(NODE))
+
+    async def _missing_reference(self, owner: Owner, spec: VLLMDeploymentSpec) -> Blocker | None:
+        for kind, name, key, field in _references(spec):
+            found = await self._api.find(kind, owner.namespace, name)
+            reason = {SECRET: Reason.SECRET_NOT_FOUND, CONFIG_MAP: Reason.CONFIG_MAP_NOT_FOUND}.get(
+                kind, Reason.CLAIM_NOT_FOUND
+            )
+            if found is None:
+                text = f"{field}: {kind.kind} {name} does not exist in namespace {owner.namespace}; create it"
+                return Blocker(reason=reason, message=text)
+            if key and key not in (found.get("data") or {}):
+                keys = ", ".join(sorted(found.get("data") or {})) or "none"
+                return Blocker(
+                    reason=reason, message=f"{field}: {kind.kind} {name} has no key {key} (its keys: {keys})"
+                )
+        return None
+
+
+def _references(spec: VLLMDeploymentSpec) -> list[tuple[Kind, str, str, str]]:
+    """Give what the spec refers to and cannot do without: kind, name, key, field."""
+    found: list[tuple[Kind, str, str, str]] = []
+    if token := spec.model.hf_token_secret:
+        found.append((SECRET, token.name, token.key, "spec.model.hfTokenSecret"))
+    if claim := locate(spec.model).claim:
+        found.append((CLAIM, claim, "", "spec.model.cache" if spec.model.cache else "spec.model.uri"))
+    for variable in spec.env:
+        source = variable.value_from
+        if source and source.secret_key_ref and not source.secret_key_ref.optional:
+            found.append((SECRET, source.secret_key_ref.name, source.secret_key_ref.key, f"spec.env {variable.name}"))
+        if source and source.config_map_key_ref and not source.config_map_key_ref.optional:
+            reference = source.config_map_key_ref
+            found.append((CONFIG_MAP, reference.name, reference.key, f"spec.env {variable.name}"))
+    for index, item in enumerate(spec.env_from):
+        if item.secret_ref and not item.secret_ref.optional:
+            found.append((SECRET, item.secret_ref.name, "", f"spec.envFrom[{index}]"))
+        if item.config_map_ref and not item.config_map_ref.optional:
+            found.append((CONFIG_MAP, item.config_map_ref.name, "", f"spec.envFrom[{index}]"))
+    return found
+
+
+def _conflict(kind: str, name: str) -> Blocker:
+    return Blocker(
+        reason=Reason.NAME_CONFLICT,
+        message=(
+            f"{kind} {name} exists and does not belong to this {identity.KIND}; it is left as it is: "
+            "rename or remove one of the two"
+        ),
+    )
+
+
+def name_conflict(kind: str, name: str) -> Blocker:
+    """Say that an object of a name that we need belongs to somebody else."""
+    return _conflict(kind, name)
+
+
+def _read_spec(body: Mapping[str, Any]) -> tuple[VLLMDeploymentSpec | None, Blocker | None]:
+    try:
+        return VLLMDeploymentSpec.model_validate(body.get("spec") or {}), None
+    except ValidationError as error:
+        told = "; ".join(
+            f"spec.{'.'.join(map(str, item['loc']))}: {item['msg'].removeprefix('Value error, ')}".replace(
+                "spec.:", "spec:"
+            )
+            for item in error.errors()[:5]
+        )
+        return None, Blocker(reason=Reason.INVALID_SPEC, message=told)
+
+
+def _read_status(body: Mapping[str, Any]) -> VLLMDeploymentStatus:
+    try:
+        return VLLMDeploymentStatus.model_validate(body.get("status") or {})
+    except ValidationError:
+        log.warning("the status of %s is unreadable and is made anew", body["metadata"]["name"])
+        return VLLMDeploymentStatus()
+
+
+def _read_reports(maps: Iterable[Mapping[str, Any]]) -> Iterable[tuple[str, contract.EngineReport]]:
+    for item in maps:
+        name = item["metadata"]["name"]
+        text = (item.get("data") or {}).get(contract.REPORT_KEY)
+        if not text or not name.endswith("-report"):
+            continue
+        try:
+            yield name.removesuffix("-report"), contract.loads(contract.EngineReport, text)
+        except contract.ContractError as error:
+            log.warning("report %s is ignored: %s", name, error)

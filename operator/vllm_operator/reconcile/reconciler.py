@@ -1,0 +1,107 @@
+"""One round for one deployment: observe, decide, act, write status."""
+
+from __future__ import annotations
+
+import datetime
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_bootstrap import contract
+from vllm_operator.clients.kubernetes import KubernetesClient
+from vllm_operator.lifecycle.engine import RayView
+from vllm_operator.reconcile.act import Actor
+from vllm_operator.reconcile.decide import decide, plan_of
+from vllm_operator.reconcile.intent import Engine, Settings, intend
+from vllm_operator.reconcile.observe import DEPLOYMENT, Observation, Observer
+from vllm_operator.reconcile.ray_side import RaySide
+from vllm_operator.reconcile.status import dump, new_status
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """A deployment."""
+
+    namespace: str
+    name: str
+
+
+class Reconciler:
+    """Brings deployments to what their specs say.
+
+    Parameters
+    ----------
+    now
+        Gives the present instant, UTC.
+    """
+
+    def __init__(
+        self,
+        *,
+        api: KubernetesClient,
+        observer: Observer,
+        ray_side: RaySide,
+        actor: Actor,
+        settings: Settings,
+        now: Callable[[], datetime.datetime],
+    ) -> None:
+        self._api = api
+        self._observer = observer
+        self._ray_side = ray_side
+        self._actor = actor
+        self._settings = settings
+        self._now = now
+
+    async def reconcile(self, key: Key) -> float | None:
+        """Do one round.
+
+        Returns
+        -------
+        Seconds after which to look again even if nothing is heard, ``None`` for not at all.
+
+        Raises
+        ------
+        ApiError
+            Something could not be read or written: nothing was decided on it, come again.
+        """
+        body = await self._api.find(DEPLOYMENT, key.namespace, key.name)
+        if body is None or "deletionTimestamp" in body["metadata"]:
+            # What we made carries our ownerReference: the garbage collector removes it, with or without KubeRay.
+            return None
+        seen = await self._observer.look(body)
+        intent = intend(seen, self._settings, self._now())
+        rays = {name: await self._ask_ray(engine, seen) for name, engine in intent.engines.items() if engine.asks_ray}
+        decision = decide(seen, intent, rays, self._settings, self._now())
+        refused = await self._actor.carry_out(decision.actions, seen.owner)
+        status = dump(new_status(seen, decision, refused, self._now()))
+        await self._write(body, status)
+        return decision.requeue_after if refused is None else _sooner(decision.requeue_after, 10.0)
+
+    async def _ask_ray(self, engine: Engine, seen: Observation) -> RayView:
+        def job_id(session: str) -> str:
+            return contract.job_id(plan_of(engine, seen, session, self._settings))
+
+        return await self._ray_side.look(
+            engine.view, namespace=seen.owner.namespace, secret=engine.names.secret, job_id=job_id
+        )
+
+    async def _write(self, body: Mapping[str, Any], status: dict[str, Any]) -> None:
+        if status == (body.get("status") or {}):
+            return
+        await self._api.replace_status({**body, "status": status})
+        ready: dict[str, str] = next(item for item in status["conditions"] if item["type"] == "Ready")
+        log.info(
+            "%s/%s: Ready=%s %s %s",
+            body["metadata"]["namespace"],
+            body["metadata"]["name"],
+            ready.get("status"),
+            ready.get("reason"),
+            ready.get("message"),
+        )
+
+
+def _sooner(one: float | None, other: float) -> float:
+    return other if one is None else min(one, other)

@@ -1,0 +1,1 @@
+"""What we ask Kubernetes for: one builder a kind, plain dicts out, equal input gives equal output.  Pure."""

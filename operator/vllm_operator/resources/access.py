@@ -1,0 +1,67 @@
+"""What one engine may do and whom it trusts: its ServiceAccount, Role, tokens and report ConfigMap."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from vllm_operator.resources.names import EngineNames, Owner, engine_labels, metadata
+
+RBAC = "rbac.authorization.k8s.io"
+
+
+def token_secret(owner: Owner, names: EngineNames, *, auth_token: str, control_token: str) -> dict[str, Any]:
+    """Build the Secret of Ray's authentication token and the supervisor's control token."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": metadata(owner, names.secret, engine_labels(owner, names.index)),
+        "type": "Opaque",
+        "data": {
+            "auth_token": base64.b64encode(auth_token.encode()).decode(),
+            "control_token": base64.b64encode(control_token.encode()).decode(),
+        },
+    }
+
+
+def report_config_map(owner: Owner, names: EngineNames) -> dict[str, Any]:
+    """Build the ConfigMap that the engine reports into; made beforehand, because the engine may only patch it."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(owner, names.report, engine_labels(owner, names.index)),
+    }
+
+
+def service_account(owner: Owner, names: EngineNames) -> dict[str, Any]:
+    """Build the ServiceAccount of head and lead pod."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ServiceAccount",
+        "metadata": metadata(owner, names.service_account, engine_labels(owner, names.index)),
+        # The pods that need the token ask for it; the others must not get it by default.
+        "automountServiceAccountToken": False,
+    }
+
+
+def report_role(owner: Owner, names: EngineNames) -> dict[str, Any]:
+    """Build the engine's only right: to patch its own report."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "Role",
+        "metadata": metadata(owner, names.report, engine_labels(owner, names.index)),
+        "rules": [
+            {"apiGroups": [""], "resources": ["configmaps"], "resourceNames": [names.report], "verbs": ["patch"]}
+        ],
+    }
+
+
+def report_role_binding(owner: Owner, names: EngineNames, *, account: str) -> dict[str, Any]:
+    """Bind the report role to the ServiceAccount of head and lead pod, the user's or ours."""
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": metadata(owner, names.report, engine_labels(owner, names.index)),
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": names.report},
+        "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": owner.namespace}],
+    }

@@ -1,0 +1,107 @@
+"""What an engine is told: vLLM's arguments, the environment of its ranks, and the plan of one attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_bootstrap import contract
+from vllm_operator.api.spec import VLLMConfig, VLLMDeploymentSpec
+from vllm_operator.planning.shapes import Shape
+from vllm_operator.resources.model import locate
+from vllm_operator.resources.names import EngineNames, Owner
+from vllm_operator.resources.pod import environment_files
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """One launch of an engine on one Ray session."""
+
+    number: int
+    ray_session: str
+
+
+def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner) -> dict[str, Any]:
+    """Render what vLLM is told; kept in the revision, equal for all engines of it."""
+    location = locate(spec.model)
+    served = spec.model.name or owner.name
+    return {
+        "model": location.argument,
+        "servedName": served,
+        "tensor": shape.tensor,
+        "pipeline": shape.pipeline,
+        "strategy": shape.strategy.value,
+        "groups": [{"name": group.name, "pods": group.pods, "gpus": group.gpus} for group in shape.groups],
+        "arguments": arguments(spec, shape, location.argument, served),
+        "environment": {variable.name: variable.value or "" for variable in spec.env if not variable.value_from},
+        "environmentFiles": sorted(environment_files(spec)),
+        "environmentPrefixes": [source.prefix for source in spec.env_from],
+    }
+
+
+def arguments(spec: VLLMDeploymentSpec, shape: Shape, model: str, served: str) -> list[str]:
+    """Give the arguments for vLLM's own parser: the operator's first, then the fields', then ``extraArgs``."""
+    given = [
+        f"--model={model}",
+        f"--served-model-name={served}",
+        "--host=0.0.0.0",
+        f"--port={contract.HTTP_PORT}",
+        f"--tensor-parallel-size={shape.tensor}",
+        f"--pipeline-parallel-size={shape.pipeline}",
+        "--distributed-executor-backend=ray",
+    ]
+    if spec.model.revision:
+        given.append(f"--revision={spec.model.revision}")
+    return [*given, *_field_arguments(spec.vllm_config), *spec.vllm_config.extra_args]
+
+
+def _field_arguments(config: VLLMConfig) -> list[str]:
+    fields = {
+        "max-model-len": config.max_model_len,
+        "gpu-memory-utilization": config.gpu_memory_utilization,
+        "dtype": config.dtype,
+        "quantization": config.quantization,
+        "kv-cache-dtype": config.kv_cache_dtype,
+        "max-num-seqs": config.max_num_seqs,
+    }
+    return [f"--{name}={value}" for name, value in fields.items() if value is not None]
+
+
+def engine_plan(
+    *,
+    owner: Owner,
+    names: EngineNames,
+    revision: str,
+    part: Mapping[str, Any],
+    attempt: Attempt,
+    deadlines: contract.Deadlines,
+) -> contract.EnginePlan:
+    """Complete a revision's engine part to the plan of one attempt."""
+    return contract.EnginePlan(
+        deployment=owner.name,
+        namespace=owner.namespace,
+        uid=owner.uid,
+        engine=names.engine,
+        revision=revision,
+        attempt=attempt.number,
+        ray_session=attempt.ray_session,
+        model=part["model"],
+        served_name=part["servedName"],
+        tensor=part["tensor"],
+        pipeline=part["pipeline"],
+        strategy=part["strategy"],
+        groups=tuple(contract.PodGroup(**group) for group in part["groups"]),
+        placement_group=names.placement_group,
+        supervisor=names.supervisor,
+        instance_id=f"{owner.name}-{owner.uid[:8]}-{names.engine}-{attempt.number}",
+        report=contract.ReportTarget(namespace=owner.namespace, config_map=names.report),
+        arguments=tuple(part["arguments"]),
+        environment=dict(part["environment"]),
+        environment_files=tuple(part["environmentFiles"]),
+        environment_sources=tuple(
+            contract.EnvironmentSource(directory=f"{contract.ENV_FROM_DIR}/{index}", prefix=prefix)
+            for index, prefix in enumerate(part["environmentPrefixes"])
+        ),
+        deadlines=deadlines,
+    )

@@ -1,0 +1,273 @@
+"""Pod templates of the RayCluster: the CPU-only head, the lead, and the further GPU pods.
+
+Everything that KubeRay or Kubernetes would choose silently, differently by version, is set here: probes, ports,
+``/dev/shm``, service links, the token of Ray's authentication.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from vllm_bootstrap import contract
+from vllm_operator.api import identity
+from vllm_operator.api.spec import EnvFromSource, EnvVar, RayHead, Resources, Strategy, VLLMDeploymentSpec
+from vllm_operator.planning.inventory import GPU_RESOURCE
+from vllm_operator.planning.shapes import Shape
+from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.model import ModelLocation, locate
+from vllm_operator.resources.names import EngineNames, Owner, engine_labels
+from vllm_operator.resources.overlay import merge
+
+CONTAINER = "vllm"
+LABEL_COMPONENT = "app.kubernetes.io/component"
+AGENT_PORT = 52365
+HEAD_PORTS = (("gcs-server", 6379), ("dashboard", 8265), ("client", 10001), ("metrics", 8080), ("serve", 8000))
+DEFAULT_SHM = "16Gi"
+HEAD_SHM = "512Mi"
+
+
+class Role(enum.StrEnum):
+    """What a pod is for."""
+
+    HEAD = "head"
+    LEAD = "lead"
+    WORKER = "worker"
+
+
+def pod_template(
+    *,
+    spec: VLLMDeploymentSpec,
+    shape: Shape,
+    owner: Owner,
+    names: EngineNames,
+    defaults: RuntimeDefaults,
+    role: Role,
+    gpus: int = 0,
+) -> dict[str, Any]:
+    """Build the PodTemplateSpec of a head, lead or worker pod.
+
+    Parameters
+    ----------
+    gpus
+        GPUs of the pod; 0 for the head.
+    """
+    location = locate(spec.model)
+    template = {
+        "metadata": _metadata(spec, owner, names, role),
+        "spec": {
+            **_scheduling(spec, shape, owner, names, role),
+            "enableServiceLinks": False,
+            "automountServiceAccountToken": role is not Role.WORKER,
+            "serviceAccountName": _service_account(spec, names, role),
+            "terminationGracePeriodSeconds": 10 if role is Role.HEAD else 30,
+            "imagePullSecrets": [{"name": item.name} for item in spec.pod.image_pull_secrets],
+            "containers": [
+                {
+                    "name": CONTAINER,
+                    "image": spec.image or defaults.image,
+                    "env": _environment(names, location),
+                    "ports": [{"name": name, "containerPort": port} for name, port in _ports(role)],
+                    "resources": _resources(spec, role, gpus),
+                    "volumeMounts": _mounts(spec, location, role),
+                    # A container that dies says its last words in the pod's status: no log must be read for them.
+                    "terminationMessagePolicy": "FallbackToLogsOnError",
+                    **_probes(role),
+                }
+            ],
+            "volumes": _volumes(spec, names, location, role),
+        },
+    }
+    if not template["spec"]["serviceAccountName"]:
+        del template["spec"]["serviceAccountName"]
+    return dict(merge(merge(template, defaults.pod_template), spec.pod.template or {}))
+
+
+def _metadata(spec: VLLMDeploymentSpec, owner: Owner, names: EngineNames, role: Role) -> dict[str, Any]:
+    own = {**engine_labels(owner, names.index), LABEL_COMPONENT: role.value}
+    if role is Role.LEAD:
+        own[identity.LABEL_LEAD] = "true"
+    return {"labels": {**spec.pod.labels, **own}, "annotations": dict(spec.pod.annotations)}
+
+
+def _service_account(spec: VLLMDeploymentSpec, names: EngineNames, role: Role) -> str:
+    if spec.pod.service_account_name:
+        return spec.pod.service_account_name
+    return "" if role is Role.WORKER else names.service_account
+
+
+def _scheduling(spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, names: EngineNames, role: Role) -> dict[str, Any]:
+    source = spec.ray_head if role is Role.HEAD else spec.pod
+    affinity = dict(source.affinity or {})
+    if role is not Role.HEAD and shape.pods > 1:
+        affinity = merge(_strategy_affinity(shape.strategy, owner, names), affinity)
+    return {
+        "nodeSelector": dict(source.node_selector),
+        "tolerations": [dict(item) for item in source.tolerations],
+        "affinity": affinity,
+    }
+
+
+def _strategy_affinity(strategy: Strategy, owner: Owner, names: EngineNames) -> dict[str, Any]:
+    term = {
+        "topologyKey": "kubernetes.io/hostname",
+        "labelSelector": {
+            "matchLabels": {
+                identity.LABEL_DEPLOYMENT: owner.name,
+                identity.LABEL_ENGINE: str(names.index),
+            },
+            "matchExpressions": [
+                {"key": LABEL_COMPONENT, "operator": "In", "values": [Role.LEAD.value, Role.WORKER.value]}
+            ],
+        },
+    }
+    preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 100, "podAffinityTerm": term}]}
+    match strategy:
+        case Strategy.STRICT_SPREAD:
+            return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+        case Strategy.SPREAD:
+            return {"podAntiAffinity": preferred}
+        case Strategy.PACK | Strategy.STRICT_PACK:
+            return {"podAffinity": preferred}
+
+
+def _environment(names: EngineNames, location: ModelLocation) -> list[dict[str, Any]]:
+    token = {"secretKeyRef": {"name": names.secret, "key": "auth_token"}}
+    return [
+        # Ray's and vLLM's idea of a pod's address must be one and the same: https://github.com/vllm-project/vllm/issues/13388
+        {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": contract.POD_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
+        {"name": contract.NODE_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        # KubeRay's authOptions exist only from 1.5.1 on: the same by hand works with every version.
+        {"name": "RAY_AUTH_MODE", "value": "token"},
+        {"name": "RAY_AUTH_TOKEN", "valueFrom": token},
+        # The pod's memory limit is the judge; Ray's own monitor counts /dev/shm twice.
+        {"name": "RAY_memory_monitor_refresh_ms", "value": "0"},
+        {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
+        *({"name": name, "value": value} for name, value in location.environment),
+    ]
+
+
+def _ports(role: Role) -> tuple[tuple[str, int], ...]:
+    match role:
+        case Role.HEAD:
+            return HEAD_PORTS
+        case Role.LEAD:
+            return (("http", contract.HTTP_PORT), ("supervisor", contract.SUPERVISOR_PORT), ("metrics", 8080))
+        case Role.WORKER:
+            return (("metrics", 8080),)
+
+
+def _resources(spec: VLLMDeploymentSpec, role: Role, gpus: int) -> dict[str, Any]:
+    if role is Role.HEAD:
+        return _head_resources(spec.ray_head)
+    own = _plain(spec.pod.resources) if spec.pod.resources else {"requests": {}, "limits": {}}
+    return {key: {**values, GPU_RESOURCE: str(gpus)} for key, values in own.items()}
+
+
+def _head_resources(head: RayHead) -> dict[str, Any]:
+    if head.resources:
+        return _plain(head.resources)
+    return {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"memory": "4Gi"}}
+
+
+def _plain(resources: Resources) -> dict[str, dict[str, str]]:
+    return {"requests": dict(resources.requests), "limits": dict(resources.limits)}
+
+
+def _probes(role: Role) -> dict[str, Any]:
+    """Give the probes; without own ones KubeRay injects ``wget`` into images that have none (kuberay#2063)."""
+    match role:
+        case Role.HEAD:
+            return {
+                "readinessProbe": _tcp(6379, period=2, failures=5),
+                "livenessProbe": _tcp(6379, period=10, failures=12, delay=30),
+            }
+        case Role.LEAD:
+            # The engine's own word, through the supervisor: the Service follows it with no operator involved.
+            ready = {"httpGet": {"path": "/readyz", "port": contract.SUPERVISOR_PORT}, "periodSeconds": 1}
+            return {
+                "readinessProbe": {**ready, "timeoutSeconds": 1, "failureThreshold": 1, "successThreshold": 1},
+                "livenessProbe": _tcp(AGENT_PORT, period=10, failures=60, delay=30),
+            }
+        case Role.WORKER:
+            return {
+                "readinessProbe": _tcp(AGENT_PORT, period=5, failures=10),
+                "livenessProbe": _tcp(AGENT_PORT, period=10, failures=60, delay=30),
+            }
+
+
+def _tcp(port: int, *, period: int, failures: int, delay: int = 0) -> dict[str, Any]:
+    return {
+        "tcpSocket": {"port": port},
+        "initialDelaySeconds": delay,
+        "periodSeconds": period,
+        "timeoutSeconds": 5,
+        "failureThreshold": failures,
+    }
+
+
+def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role) -> list[dict[str, Any]]:
+    mounts: list[dict[str, Any]] = [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108
+    if location.mount_path and role is not Role.HEAD:
+        mounts.append({"name": "model", "mountPath": location.mount_path, "readOnly": location.read_only})
+    if role is Role.LEAD:
+        mounts.append({"name": "control", "mountPath": f"{contract.RUN_DIR}/control", "readOnly": True})
+        if environment_files(spec):
+            mounts.append({"name": "env", "mountPath": contract.ENV_DIR, "readOnly": True})
+        mounts += [
+            {"name": f"env-from-{index}", "mountPath": f"{contract.ENV_FROM_DIR}/{index}", "readOnly": True}
+            for index in range(len(spec.env_from))
+        ]
+    return mounts
+
+
+def _volumes(spec: VLLMDeploymentSpec, names: EngineNames, location: ModelLocation, role: Role) -> list[dict[str, Any]]:
+    shm = HEAD_SHM if role is Role.HEAD else str(spec.pod.shm_size or DEFAULT_SHM)
+    volumes: list[dict[str, Any]] = [{"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": shm}}]
+    if location.mount_path and role is not Role.HEAD:
+        volumes.append(location.volume)
+    if role is Role.LEAD:
+        volumes.append(
+            {
+                "name": "control",
+                "secret": {
+                    "secretName": names.secret,
+                    "items": [{"key": "control_token", "path": contract.CONTROL_TOKEN_FILE.rsplit("/", 1)[1]}],
+                },
+            }
+        )
+        if sources := environment_files(spec):
+            volumes.append({"name": "env", "projected": {"sources": list(sources.values())}})
+        volumes += [_env_from_volume(index, source) for index, source in enumerate(spec.env_from)]
+    return volumes
+
+
+def environment_files(spec: VLLMDeploymentSpec) -> dict[str, dict[str, Any]]:
+    """Give, for each variable whose value is a Secret's or ConfigMap's, the projection that makes it a file."""
+    files = {variable.name: _projection(variable) for variable in spec.env if variable.value_from}
+    if token := spec.model.hf_token_secret:
+        files["HF_TOKEN"] = {"secret": {"name": token.name, "items": [{"key": token.key, "path": "HF_TOKEN"}]}}
+    return files
+
+
+def _projection(variable: EnvVar) -> dict[str, Any]:
+    assert variable.value_from is not None  # noqa: S101 - the caller filtered
+    secret, config = variable.value_from.secret_key_ref, variable.value_from.config_map_key_ref
+    kind, source = ("secret", secret) if secret else ("configMap", config)
+    assert source is not None  # noqa: S101 - admission demands exactly one
+    return {
+        kind: {
+            "name": source.name,
+            "items": [{"key": source.key, "path": variable.name}],
+            "optional": source.optional,
+        }
+    }
+
+
+def _env_from_volume(index: int, source: EnvFromSource) -> dict[str, Any]:
+    name = f"env-from-{index}"
+    if source.secret_ref:
+        return {"name": name, "secret": {"secretName": source.secret_ref.name, "optional": source.secret_ref.optional}}
+    assert source.config_map_ref is not None  # noqa: S101 - admission demands exactly one
+    return {"name": name, "configMap": {"name": source.config_map_ref.name, "optional": source.config_map_ref.optional}}

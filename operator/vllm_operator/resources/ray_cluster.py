@@ -1,0 +1,78 @@
+"""The RayCluster of one engine replica: a CPU-only head and one worker group for each pod shape."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from vllm_bootstrap import contract
+from vllm_operator.api import identity
+from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
+from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.names import EngineNames, Owner, engine_labels, metadata
+from vllm_operator.resources.pod import Role, pod_template
+
+API_VERSION = "ray.io/v1"
+KIND = "RayCluster"
+OBJECT_STORE_BYTES = 200_000_000
+"""Plasma would take 30 % of /dev/shm, which NCCL needs; nothing of a token passes through it."""
+
+
+def ray_cluster_spec(
+    *, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, names: EngineNames, defaults: RuntimeDefaults
+) -> dict[str, Any]:
+    """Render the RayCluster's ``spec``; kept in the revision, so that an upgrade of ours changes no live engine."""
+
+    def template(role: Role, gpus: int = 0) -> dict[str, Any]:
+        return pod_template(spec=spec, shape=shape, owner=owner, names=names, defaults=defaults, role=role, gpus=gpus)
+
+    return {
+        "rayVersion": defaults.ray_version,
+        "headGroupSpec": {
+            "serviceType": "ClusterIP",
+            "rayStartParams": {
+                "num-cpus": "0",
+                "num-gpus": "0",
+                "dashboard-host": "0.0.0.0",  # noqa: S104 - the pod's own address, behind Ray's token
+                "object-store-memory": str(OBJECT_STORE_BYTES),
+            },
+            "template": template(Role.HEAD),
+        },
+        "workerGroupSpecs": [
+            {
+                "groupName": group.name,
+                "replicas": group.pods,
+                "minReplicas": group.pods,
+                "maxReplicas": group.pods,
+                "numOfHosts": 1,
+                "rayStartParams": _start_params(group),
+                "template": template(Role.LEAD if group.name == LEAD_GROUP else Role.WORKER, group.gpus),
+            }
+            for group in shape.groups
+        ],
+    }
+
+
+def ray_cluster(*, owner: Owner, names: EngineNames, revision: str, cluster_spec: dict[str, Any]) -> dict[str, Any]:
+    """Build the RayCluster object of an engine from its revision's rendering."""
+    tags = {**engine_labels(owner, names.index), identity.LABEL_REVISION: revision}
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": metadata(owner, names.ray_cluster, tags),
+        "spec": cluster_spec,
+    }
+
+
+def _start_params(group: PodShape) -> dict[str, str]:
+    params = {
+        # Always explicit: KubeRay derives none from nvidia.com/gpu.shared or MIG names (kuberay#2354).
+        "num-gpus": str(group.gpus),
+        "num-cpus": str(group.gpus),
+        "object-store-memory": str(OBJECT_STORE_BYTES),
+    }
+    if group.name == LEAD_GROUP:
+        # Quoted twice: KubeRay hands the value to a shell.
+        params["resources"] = json.dumps(json.dumps({contract.LEAD_RESOURCE: 1}))
+    return params

@@ -1,0 +1,110 @@
+"""Revisions: two hashes of what the user asked for, and the ControllerRevision that keeps what came of it.
+
+``engine8`` covers what vLLM is told, ``pods8`` what makes the pods.  Only fields that differ from their defaults are
+hashed, so that a field added by a later version, with a default, changes nobody's hash.  An engine keeps its
+revision's rendering: an operator that renders differently after an upgrade restarts nothing (kuberay#2315).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_operator.api import identity
+from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.resources.names import Owner, labels, metadata
+
+_POD_FIELDS = ("image", "placement", "pod", "rayHead")
+_BOTH_FIELDS = ("parallelism", "distributedExecutorBackend")
+_ENGINE_FIELDS = ("vllmConfig",)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Revision:
+    """What one accepted spec came to.
+
+    Attributes
+    ----------
+    engine8, pods8
+        The two hashes.
+    image
+        Runtime image, resolved.
+    cluster_spec
+        ``spec`` of the RayCluster, rendered with ``EngineNames.placeholder()``.
+    engine
+        What vLLM is told (``resources.engine.engine_part``).
+    """
+
+    engine8: str
+    pods8: str
+    image: str
+    cluster_spec: Mapping[str, Any]
+    engine: Mapping[str, Any]
+
+    @property
+    def name(self) -> str:
+        """Identity of the revision, in labels, plans and reports."""
+        return revision_name(self.engine8, self.pods8)
+
+
+def revision_name(engine8: str, pods8: str) -> str:
+    """Identity of a revision from its two hashes."""
+    return f"{engine8}-{pods8}"
+
+
+def hashes(spec: VLLMDeploymentSpec) -> tuple[str, str]:
+    """Give ``(engine8, pods8)`` of a spec; ``replicas`` is in neither."""
+    given = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
+    model = given.get("model", {})
+    environment = given.get("env", [])
+    files = {
+        # Which Secrets are mounted where makes the pods; the values go to vLLM at each attempt.
+        "env": [variable for variable in environment if "valueFrom" in variable],
+        "envFrom": given.get("envFrom", []),
+        "model": {key: model[key] for key in ("hfTokenSecret", "cache") if key in model},
+        "claim": model.get("uri", "") if str(model.get("uri", "")).startswith("pvc://") else "",
+    }
+    shared = {key: given[key] for key in _BOTH_FIELDS if key in given}
+    pods = {**shared, **{key: given[key] for key in _POD_FIELDS if key in given}, "files": files}
+    engine = {
+        **shared,
+        **{key: given[key] for key in _ENGINE_FIELDS if key in given},
+        "model": model,
+        "env": environment,
+        "envFrom": given.get("envFrom", []),
+        "strategy": given.get("placement", {}).get("strategy", ""),
+    }
+    return _hash8(engine), _hash8(pods)
+
+
+def controller_revision(owner: Owner, revision: Revision, *, number: int) -> dict[str, Any]:
+    """Build the ControllerRevision that keeps a revision."""
+    tags = labels(owner, **{identity.LABEL_REVISION: revision.name})
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "ControllerRevision",
+        "metadata": metadata(owner, f"{owner.name}-{revision.name}", tags),
+        "revision": number,
+        "data": {
+            "image": revision.image,
+            "rayCluster": dict(revision.cluster_spec),
+            "engine": dict(revision.engine),
+        },
+    }
+
+
+def read_controller_revision(body: Mapping[str, Any]) -> Revision:
+    """Read what ``controller_revision`` wrote."""
+    engine8, _, pods8 = body["metadata"]["labels"][identity.LABEL_REVISION].partition("-")
+    data = body["data"]
+    return Revision(
+        engine8=engine8, pods8=pods8, image=data["image"], cluster_spec=data["rayCluster"], engine=data["engine"]
+    )
+
+
+def _hash8(value: Any) -> str:
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -1,0 +1,1 @@
+"""The process: settings, kopf's watches, the Lease, probes and metrics."""

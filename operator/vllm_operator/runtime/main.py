@@ -1,0 +1,213 @@
+"""Entry point of the operator: ``vllm-operator run``."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import datetime
+import json
+import logging
+import os
+import random
+import secrets
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import kopf
+
+from vllm_operator.clients.kubernetes import ApiError, KubernetesClient
+from vllm_operator.clients.ray import RayClient
+from vllm_operator.reconcile.act import Actor
+from vllm_operator.reconcile.observe import DEPLOYMENT, Observer
+from vllm_operator.reconcile.queue import WorkQueue
+from vllm_operator.reconcile.ray_side import RaySide
+from vllm_operator.reconcile.reconciler import Key, Reconciler
+from vllm_operator.runtime.handlers import operator_settings, register
+from vllm_operator.runtime.lease import LeaseLostError, give_back, lead
+from vllm_operator.runtime.metrics import Metrics
+from vllm_operator.runtime.settings import ProcessSettings, SettingsError, read_settings
+from vllm_operator.runtime.web import serve
+from vllm_operator.runtime.workers import Workers
+
+log = logging.getLogger(__name__)
+
+
+class _JsonFormatter(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        data = {
+            "time": datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname,
+            "logger": record.name,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            data["exception"] = self.formatException(record.exc_info)
+        return json.dumps(data)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the operator; gives the exit status."""
+    parser = argparse.ArgumentParser(prog="vllm-operator", description="Runs vLLM on Ray in Kubernetes.")
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    run = verbs.add_parser("run", help="run the operator")
+    run.add_argument("--config", type=Path, default=None, help="settings file, as the chart writes it")
+    options = parser.parse_args(argv)
+    try:
+        settings = read_settings(options.config)
+    except SettingsError as error:
+        sys.stderr.write(f"vllm-operator: {error}\n")
+        return 2
+    _set_up_logging(settings)
+    return asyncio.run(_guarded(settings))
+
+
+async def _guarded(settings: ProcessSettings) -> int:
+    failures: list[Exception] = []
+    try:
+        await _run(settings)
+    except* (LeaseLostError, ApiError, OSError) as group:
+        failures = list(group.exceptions)
+    for failure in failures:
+        log.error("%s", failure)
+    return 1 if failures else 0
+
+
+def _set_up_logging(settings: ProcessSettings) -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    handler.setFormatter(_JsonFormatter() if settings.logging.format == "json" else plain)
+    logging.basicConfig(level=settings.logging.level, handlers=[handler], force=True)
+
+
+async def _run(settings: ProcessSettings) -> None:
+    namespace = os.environ.get("POD_NAMESPACE", "default")
+    identity = os.environ.get("POD_NAME") or socket.gethostname()
+    metrics = Metrics()
+    queue: WorkQueue[Key] = WorkQueue(random.Random())  # noqa: S311 - jitter
+    api = await KubernetesClient.connect()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(api.close)
+        session = await stack.enter_async_context(aiohttp.ClientSession())
+        workers = _workers(api, RayClient(session), queue, settings, metrics)
+        await _operate(settings, api, queue, workers, metrics, namespace=namespace, identity=identity)
+
+
+def _workers(
+    api: KubernetesClient, ray: RayClient, queue: WorkQueue[Key], settings: ProcessSettings, metrics: Metrics
+) -> Workers:
+    observer = Observer(api)
+    ray_side = RaySide(api, ray, time.monotonic)
+    reconciler = Reconciler(
+        api=api,
+        observer=observer,
+        ray_side=ray_side,
+        actor=Actor(api, observer, ray_side, lambda: secrets.token_hex(32)),
+        settings=settings.decisions(),
+        now=lambda: datetime.datetime.now(datetime.UTC),
+    )
+    return Workers(
+        queue=queue,
+        reconcile=reconciler.reconcile,
+        count=settings.concurrency,
+        resync_seconds=settings.resync_seconds,
+        jitter=random.Random(),  # noqa: S311 - jitter
+        metrics=metrics,
+    )
+
+
+async def _operate(
+    settings: ProcessSettings,
+    api: KubernetesClient,
+    queue: WorkQueue[Key],
+    workers: Workers,
+    metrics: Metrics,
+    *,
+    namespace: str,
+    identity: str,
+) -> None:
+    stop, ready = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    tasks: set[asyncio.Task[None]] = set()
+
+    def enqueue_all() -> None:
+        task = loop.create_task(_enqueue_all(api, queue, settings.watch_namespaces))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    registry = kopf.OperatorRegistry()
+    _register_login(registry)
+    register(registry, enqueue=queue.add, enqueue_all=enqueue_all)
+    runners = await serve(
+        probes_port=settings.probes.port,
+        metrics_port=settings.metrics.port,
+        metrics=metrics,
+        problem=lambda: "",
+        ready=ready.is_set,
+    )
+    try:
+        async with asyncio.TaskGroup() as group:
+            background = [
+                group.create_task(_watch(registry, settings, ready, stop)),
+                group.create_task(_lead(settings, api, workers, namespace=namespace, identity=identity)),
+            ]
+            await stop.wait()
+            log.info("stopping")
+            for task in background:
+                task.cancel()
+    finally:
+        for runner in runners:
+            await runner.cleanup()
+    if settings.leader_election.enabled:
+        await give_back(api=api, settings=settings.leader_election, namespace=namespace, identity=identity)
+
+
+async def _lead(
+    settings: ProcessSettings, api: KubernetesClient, workers: Workers, *, namespace: str, identity: str
+) -> None:
+    if not settings.leader_election.enabled:
+        await workers.run()
+        return
+    await lead(api=api, settings=settings.leader_election, namespace=namespace, identity=identity, work=workers.run)
+
+
+async def _watch(
+    registry: kopf.OperatorRegistry, settings: ProcessSettings, ready: asyncio.Event, stop: asyncio.Event
+) -> None:
+    await kopf.operator(
+        registry=registry,
+        settings=operator_settings(cluster_wide=not settings.watch_namespaces),
+        standalone=True,
+        clusterwide=not settings.watch_namespaces,
+        namespaces=settings.watch_namespaces,
+        ready_flag=ready,
+    )
+    if not stop.is_set():
+        raise OSError("the watches ended; the process must start anew")
+
+
+async def _enqueue_all(api: KubernetesClient, queue: WorkQueue[Key], namespaces: Sequence[str]) -> None:
+    try:
+        for namespace in namespaces or ("",):
+            for body in await api.list(DEPLOYMENT, namespace):
+                queue.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
+    except ApiError as error:
+        log.warning("the deployments cannot be listed: %s; they are looked at again at the next resync", error)
+
+
+def _register_login(registry: kopf.OperatorRegistry) -> None:
+    @kopf.on.login(registry=registry)
+    def login(**kwargs: Any) -> kopf.ConnectionInfo | None:
+        return kopf.login_with_service_account(**kwargs) or kopf.login_with_kubeconfig(**kwargs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""Settings of the process: one YAML file, written by the chart."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.alias_generators import to_camel
+
+from vllm_bootstrap.contract import Deadlines
+from vllm_operator.lifecycle.recovery import Recovery
+from vllm_operator.reconcile.intent import Settings
+from vllm_operator.resources.defaults import RuntimeDefaults
+
+
+class SettingsError(Exception):
+    """The settings file is unusable; the message names the file and the field."""
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="forbid")
+
+
+class Logging(_Section):
+    """Log output."""
+
+    level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    format: str = Field(default="text", pattern="^(text|json)$")
+
+
+class LeaderElection(_Section):
+    """The Lease that lets one of several replicas work."""
+
+    enabled: bool = True
+    lease_name: str = "vllm-operator"
+    lease_duration_seconds: float = 15
+    renew_deadline_seconds: float = 10
+    retry_period_seconds: float = 2
+
+
+class Port(_Section):
+    """A port of the process."""
+
+    port: int = Field(ge=0, le=65535)
+
+
+class Runtime(_Section):
+    """What every CR of this installation gets."""
+
+    image: str = ""
+    ray_version: str = "2.60.0"
+    pod_template: dict[str, Any] = Field(default_factory=dict)
+
+
+class DeadlineOverrides(_Section):
+    """Deadlines in seconds; absent ones keep their default."""
+
+    ray_nodes: float | None = None
+    placement: float | None = None
+    load: float | None = None
+    cleanup: float | None = None
+
+
+class RecoverySettings(_Section):
+    """Backoff between attempts, in seconds."""
+
+    backoff_seconds: float = Field(default=5.0, gt=0)
+    max_backoff_seconds: float = Field(default=300.0, gt=0)
+
+
+class ProcessSettings(_Section):
+    """The whole file."""
+
+    watch_namespaces: list[str] = Field(default_factory=list)
+    concurrency: int = Field(default=8, ge=1, le=256)
+    resync_seconds: float = Field(default=300.0, ge=10)
+    logging: Logging = Field(default_factory=Logging)
+    leader_election: LeaderElection = Field(default_factory=LeaderElection)
+    probes: Port = Field(default_factory=lambda: Port(port=8080))
+    metrics: Port = Field(default_factory=lambda: Port(port=9090))
+    runtime: Runtime = Field(default_factory=Runtime)
+    deadlines: DeadlineOverrides = Field(default_factory=DeadlineOverrides)
+    recovery: RecoverySettings = Field(default_factory=RecoverySettings)
+
+    def decisions(self) -> Settings:
+        """Give the part that decisions depend on."""
+        overrides = {key: value for key, value in self.deadlines.model_dump().items() if value is not None}
+        return Settings(
+            defaults=RuntimeDefaults(
+                image=self.runtime.image,
+                ray_version=self.runtime.ray_version,
+                pod_template=self.runtime.pod_template,
+            ),
+            recovery=Recovery(
+                backoff_seconds=self.recovery.backoff_seconds,
+                max_backoff_seconds=self.recovery.max_backoff_seconds,
+            ),
+            deadlines=dataclasses.replace(Deadlines(), **overrides),
+        )
+
+
+def read_settings(path: Path | None) -> ProcessSettings:
+    """Read the settings file; all defaults without one.
+
+    Raises
+    ------
+    SettingsError
+        The file is not there, is no YAML, or has an unknown or wrong field.
+    """
+    if path is None:
+        return ProcessSettings()
+    try:
+        data = yaml.safe_load(path.read_text()) or {}
+        return ProcessSettings.model_validate(data)
+    except OSError as error:
+        raise SettingsError(f"{path}: {error.strerror}") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: no YAML: {error}") from error
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        raise SettingsError(f"{path}: {told}") from error
