@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import resources
+from importlib.resources.abc import Traversable
 from typing import Any
 
 import aiohttp
@@ -161,12 +162,18 @@ def bootstrap_package(plan: contract.EnginePlan) -> bytes:
     """Zip the Ray side with its plan; equal plans give equal bytes, so Ray's cache of packages works."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        root = resources.files("vllm_bootstrap")
-        for entry in sorted(root.iterdir(), key=lambda item: item.name):
-            if entry.name.endswith(".py"):
-                _add(archive, f"vllm_bootstrap/{entry.name}", entry.read_bytes())
+        for path, data in sorted(_sources(resources.files("vllm_bootstrap"), "vllm_bootstrap")):
+            _add(archive, path, data)
         _add(archive, contract.PLAN_FILE, contract.dumps(plan).encode())
     return buffer.getvalue()
+
+
+def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
+    for entry in folder.iterdir():
+        if entry.is_dir() and entry.name != "__pycache__":
+            yield from _sources(entry, f"{path}/{entry.name}")
+        elif entry.name.endswith(".py"):
+            yield f"{path}/{entry.name}", entry.read_bytes()
 
 
 def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
