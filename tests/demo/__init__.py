@@ -1,0 +1,1 @@
+"""``make demo``: from an empty machine to a served model."""

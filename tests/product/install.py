@@ -1,0 +1,141 @@
+"""Build the operator's image and install it with its chart, as a user would: it runs as a pod, under the chart's roles.
+
+What the test bed needs beyond a user's cluster stands in the chart's values, never in a CR: the thin image with the
+host's Python mounted into it, and the variables that make vLLM's CPU build small.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.testbed.bed import Bed
+from tests.testbed.errors import BedError
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CHART = REPOSITORY / "helm" / "vllm-operator"
+DOCKERFILE = REPOSITORY / "images" / "operator" / "Dockerfile"
+NAMESPACE = "vllm-operator-system"
+RELEASE = "vllm-operator"
+IMAGE = "localhost/vllm-operator/operator"
+THIN_IMAGE = "localhost/vllm-operator/thin:1"
+MODEL_MOUNT = "/opt/models/smollm2-135m-instruct"
+RANK_DUMP = "/tmp/ranks"  # noqa: S108 - inside the pods
+
+CPU_ENVIRONMENT = {
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_RAY_RANK_DUMP": RANK_DUMP,
+}
+
+
+@dataclass(frozen=True)
+class Installation:
+    """The operator, installed."""
+
+    bed: Bed
+    image: str
+
+    @property
+    def account(self) -> str:
+        """Identity of the operator in the audit log."""
+        return f"system:serviceaccount:{NAMESPACE}:{RELEASE}"
+
+    def logs(self) -> str:
+        """What the operator printed."""
+        return self.bed.kubectl("logs", "-n", NAMESPACE, f"deployment/{RELEASE}", "--tail=-1")
+
+    def restart(self) -> None:
+        """Restart the operator's pod and wait until the new one is there."""
+        self.bed.kubectl("rollout", "restart", "-n", NAMESPACE, f"deployment/{RELEASE}")
+        self.await_ready()
+
+    def await_ready(self) -> None:
+        """Wait until the operator's pod is ready."""
+        self.bed.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}", "--timeout=120s", timeout=130)
+
+
+def build_image(bed: Bed) -> str:
+    """Build the operator's image and make it known on every node; give its name."""
+    tag = f"{IMAGE}:{_source_key()}"
+    bed.import_image(bed.build_image(DOCKERFILE, tag))
+    return tag
+
+
+def install(bed: Bed, *, values: dict[str, Any] | None = None) -> Installation:
+    """Install or upgrade the operator with the chart."""
+    image = build_image(bed)
+    repository, _, tag = image.rpartition(":")
+    given = {
+        "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
+        "logging": {"format": "text", "level": "info"},
+        "recovery": {"backoffSeconds": 2, "maxBackoffSeconds": 30},
+        "runtime": {"image": THIN_IMAGE, "podTemplate": pod_template(bed)},
+        **(values or {}),
+    }
+    _helm(
+        bed, "upgrade", "--install", RELEASE, str(CHART), "--create-namespace", "--values", "-", stdin=json.dumps(given)
+    )
+    installation = Installation(bed=bed, image=image)
+    installation.await_ready()
+    return installation
+
+
+def uninstall(bed: Bed) -> None:
+    """Remove the operator; the CRD and what it made stay."""
+    _helm(bed, "uninstall", RELEASE, "--ignore-not-found", "--wait")
+
+
+def pod_template(bed: Bed) -> dict[str, Any]:
+    """Give the chart's ``runtime.podTemplate`` of the test bed."""
+    overlay = bed.pod_mounts()
+    container = overlay["spec"]["containers"][0]
+    container["imagePullPolicy"] = "Never"
+    container["env"] += [{"name": name, "value": value} for name, value in CPU_ENVIRONMENT.items()]
+    container["volumeMounts"] += [
+        {"name": "demo-model-stable", "mountPath": MODEL_MOUNT, "readOnly": True},
+        {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - inside the pods
+    ]
+    overlay["spec"]["volumes"] += [
+        {"name": "demo-model-stable", "hostPath": {"path": str(bed.runtime().model), "type": "Directory"}},
+        {"name": "tmp", "emptyDir": {}},
+    ]
+    return overlay
+
+
+def _source_key() -> str:
+    total = hashlib.sha256()
+    names = ("operator", "images/operator", "requirements.lock", "pyproject.toml", "README.md", "LICENSE")
+    files = [path for name in names for path in _files(REPOSITORY / name)]
+    for path in files:
+        total.update(f"{path.relative_to(REPOSITORY)}\0".encode())
+        total.update(path.read_bytes())
+    return total.hexdigest()[:12]
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return sorted(item for item in path.rglob("*") if item.is_file() and "__pycache__" not in item.parts)
+
+
+def _helm(bed: Bed, *args: str, stdin: str | None = None) -> str:
+    done = subprocess.run(  # noqa: S603 - our own binary
+        [str(bed.bin / "helm"), *args, "--namespace", NAMESPACE],
+        input=stdin,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=180,
+        env={**os.environ, "KUBECONFIG": str(bed.kubeconfig)},
+    )
+    if done.returncode != 0:
+        raise BedError(f"helm {args[0]}: {done.stderr.strip()}")
+    return done.stdout
