@@ -83,7 +83,7 @@ def _set_up_logging(settings: ProcessSettings) -> None:
     handler = logging.StreamHandler(sys.stdout)
     plain = logging.Formatter("%(asctime)s %(levelname)-7s %(name)s: %(message)s")
     handler.setFormatter(_JsonFormatter() if settings.logging.format == "json" else plain)
-    logging.basicConfig(level=settings.logging.level, handlers=[handler], force=True)
+    logging.basicConfig(level=settings.logging.level.upper(), handlers=[handler], force=True)
 
 
 async def _run(settings: ProcessSettings) -> None:

@@ -27,7 +27,7 @@ class _Section(BaseModel):
 class Logging(_Section):
     """Log output."""
 
-    level: str = Field(default="INFO", pattern="^(DEBUG|INFO|WARNING|ERROR)$")
+    level: str = Field(default="info", pattern="^(debug|info|warning|error)$")
     format: str = Field(default="text", pattern="^(text|json)$")
 
 
