@@ -31,7 +31,7 @@ SUPERVISOR_PORT = 8001
 
 RUN_DIR = "/var/run/vllm-operator"
 ENV_DIR = f"{RUN_DIR}/env"
-"""On the lead pod: one file a variable of ``spec.env`` that came from a Secret or ConfigMap; the name is the variable's."""
+"""On the lead pod: one file a variable of ``spec.env`` that came from a Secret or ConfigMap, named like it."""
 
 ENV_FROM_DIR = f"{RUN_DIR}/env-from"
 """On the lead pod: one folder an item of ``spec.envFrom``, named by its position; one file a key."""
@@ -243,6 +243,7 @@ class EnginePlan:
     report: ReportTarget
     bundle: Mapping[str, float] = field(default_factory=lambda: {"GPU": 1.0})
     arguments: tuple[str, ...] = ()
+    nsight: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_files: tuple[str, ...] = ()
     environment_sources: tuple[EnvironmentSource, ...] = ()

@@ -14,6 +14,10 @@ from vllm_operator.resources.names import EngineNames, Owner
 from vllm_operator.resources.pod import environment_files
 
 
+NSIGHT_ARGUMENT = "--ray-workers-use-nsight"
+"""vLLM's own option: each rank runs under Ray's nsight plugin."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
     """One launch of an engine on one Ray session."""
@@ -97,6 +101,7 @@ def engine_plan(
         instance_id=f"{owner.name}-{owner.uid[:8]}-{names.engine}-{attempt.number}",
         report=contract.ReportTarget(namespace=owner.namespace, config_map=names.report),
         arguments=tuple(part["arguments"]),
+        nsight=NSIGHT_ARGUMENT in part["arguments"],
         environment=dict(part["environment"]),
         environment_files=tuple(part["environmentFiles"]),
         environment_sources=tuple(
