@@ -1,0 +1,141 @@
+"""The engine's own HTTP interface, asked from inside its pod: is it alive, and does it give a token."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_bootstrap.clock import Clock
+from vllm_bootstrap.supervisor import Answered, Inbox, WarmedUp
+from vllm_bootstrap.vllm_adapter.facts import HEALTH_PATH
+
+LOG = logging.getLogger(__name__)
+
+POLL_SECONDS = 0.5
+POLL_TIMEOUT = 2.0
+MISSES = 3
+"""So many polls in a row without an answer, and the engine counts as not answering."""
+
+STALE_SECONDS = MISSES * (POLL_SECONDS + POLL_TIMEOUT)
+
+PROMPT = "Hello"
+
+# A path that a model does not serve answers one of these; then the next is tried.
+NOT_SERVED = (400, 404, 405, 422, 501)
+NO_SUCH_PATH = (404, 405)
+
+
+@dataclass(frozen=True)
+class Pulse:
+    """How the last health polls went."""
+
+    at: float
+    misses: int = MISSES
+
+    def is_alive(self, now: float) -> bool:
+        """Say whether the engine answers; a poll that has not come back for long is no answer."""
+        return self.misses < MISSES and now - self.at < STALE_SECONDS
+
+
+def request(port: int, method: str, path: str, *, body: Any = None, key: str = "", seconds: float) -> tuple[int, str]:
+    """Send one request to the engine and read the answer whole.
+
+    Raises
+    ------
+    OSError
+        No answer.
+    """
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
+    headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if body is not None:
+        headers["Content-Type"] = "application/json"
+    try:
+        connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode(errors="replace")
+    except http.client.HTTPException as error:
+        raise OSError(repr(error)) from error
+    finally:
+        connection.close()
+
+
+class HttpEngine:
+    """Polls the health endpoint and sends the warm-up request, each in a thread of its own."""
+
+    def __init__(self, *, port: int, model: str, key: str, inbox: Inbox, clock: Clock) -> None:
+        self._port = port
+        self._model = model
+        self._key = key
+        self._inbox = inbox
+        self._clock = clock
+        self._closed = threading.Event()
+        self._pulse = Pulse(clock.monotonic())
+
+    @property
+    def pulse(self) -> Pulse:
+        """The newest result of the polls."""
+        return self._pulse
+
+    def watch(self) -> None:
+        """Begin to poll."""
+        threading.Thread(target=self._poll, name="health-poll", daemon=True).start()
+
+    def close(self) -> None:
+        """Poll no more."""
+        self._closed.set()
+
+    def warm_up(self, seconds: float) -> None:
+        """Send one request that makes the engine generate a token."""
+        threading.Thread(target=self._warm_up, args=(seconds,), name="warm-up", daemon=True).start()
+
+    def _poll(self) -> None:
+        announced = False
+        while not self._closed.wait(POLL_SECONDS):
+            alive = self._is_healthy()
+            self._pulse = Pulse(self._clock.monotonic(), 0 if alive else self._pulse.misses + 1)
+            if alive and not announced:
+                announced = True
+                self._inbox.put(Answered())
+
+    def _is_healthy(self) -> bool:
+        try:
+            return request(self._port, "GET", HEALTH_PATH, seconds=POLL_TIMEOUT)[0] == 200
+        except OSError:
+            return False
+
+    def _warm_up(self, seconds: float) -> None:
+        def send(path: str, body: dict[str, Any]) -> tuple[int, str]:
+            return request(self._port, "POST", path, body=body, key=self._key, seconds=max(1.0, seconds))
+
+        self._inbox.put(WarmedUp(first_token(self._model, send)))
+
+
+def first_token(model: str, send: Callable[[str, dict[str, Any]], tuple[int, str]]) -> str:
+    """Ask for one token in the first way that the model serves; give what went wrong, empty when nothing did.
+
+    A model that serves none of these (speech, for one) is taken as it is: its health endpoint answers.
+    """
+    attempts = (
+        ("/v1/completions", {"prompt": PROMPT, "max_tokens": 1, "temperature": 0}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": PROMPT}], "max_tokens": 1}),
+        ("/v1/embeddings", {"input": PROMPT}),
+        ("/pooling", {"input": PROMPT}),
+    )
+    refusals = []
+    for path, body in attempts:
+        try:
+            status, text = send(path, {"model": model, **body})
+        except OSError as error:
+            return f"POST {path}: {error}"
+        if status == 200:
+            return ""
+        if status not in NOT_SERVED:
+            return f"POST {path}: {status} {' '.join(text.split())[:500]}"
+        if status not in NO_SUCH_PATH:
+            refusals.append(f"POST {path}: {status} {' '.join(text.split())[:500]}")
+    return refusals[0] if refusals else ""

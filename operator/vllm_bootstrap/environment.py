@@ -1,0 +1,147 @@
+"""The launcher's environment: what the pod gave, less what Ray added, plus what the plan says.
+
+What the launcher has, every rank gets (vLLM copies the driver's environment to its ranks, where a variable that the
+pod already has wins).  So this is the one place where ``spec.env`` and ``spec.envFrom`` enter an engine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from vllm_bootstrap import contract
+from vllm_bootstrap.contract import EnginePlan, EnvironmentSource, FailureReason
+from vllm_bootstrap.failure import EngineFailure
+
+# Ray sets these in a worker process by itself.  In a launcher they would slow it down (one thread), tie it to the
+# bootstrap's job, or make its own ray.init() fail ("Failed to merge the Job's runtime env").
+SET_BY_RAY = frozenset(
+    {
+        "CUDA_VISIBLE_DEVICES",
+        "OMP_NUM_THREADS",
+        "PYTHONBREAKPOINT",
+        "RAY_ADDRESS",
+        "RAY_CLIENT_MODE",
+        "RAY_JOB_CONFIG_JSON_ENV_VAR",
+        "RAY_JOB_ID",
+        "RAY_NODE_ID",
+        "RAY_RAYLET_PID",
+        "RAY_RUNTIME_ENV_HOOK",
+        "RAY_WORKER_ID",
+    }
+)
+
+INSTANCE_VARIABLE = "VLLM_OPERATOR_INSTANCE"
+"""Marks every process of an engine, so that a sweep finds what a lost guard could not kill."""
+
+NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def base_environment(own: Mapping[str, str], raylet: Mapping[str, str]) -> dict[str, str]:
+    """Give the environment that the pod gave.
+
+    Parameters
+    ----------
+    own
+        Of this (Ray worker) process.
+    raylet
+        Of the process that Ray's node manager was started with: a variable that Ray may set is taken from here, because
+        the pod may have set it too.
+    """
+    kept = {name: value for name, value in own.items() if name not in SET_BY_RAY}
+    return kept | {name: value for name, value in raylet.items() if name in SET_BY_RAY}
+
+
+def plan_environment(plan: EnginePlan, *, files: Path = Path(contract.ENV_DIR)) -> tuple[dict[str, str], list[str]]:
+    """Read the plan's variables, Secret and ConfigMap files included, as they are now.
+
+    Precedence is Kubernetes': ``env`` before ``envFrom``, a later ``envFrom`` before an earlier one.
+
+    Returns
+    -------
+    tuple
+        The variables, and warnings about keys that cannot be names.
+
+    Raises
+    ------
+    EngineFailure
+        A reserved name, or a file that is not there.
+    """
+    variables: dict[str, str] = {}
+    warnings: list[str] = []
+    for source in plan.environment_sources:
+        variables |= _read_source(source, warnings)
+    variables |= plan.environment
+    for name in plan.environment_files:
+        variables[name] = _read_file(files / name, name)
+    for name in sorted(variables):
+        _refuse_reserved(name)
+    return variables, warnings
+
+
+def launcher_environment(
+    base: Mapping[str, str],
+    variables: Mapping[str, str],
+    *,
+    ray_address: str,
+    bundle_indices: tuple[int, ...],
+    host_ip: str,
+    instance_id: str,
+    package: str,
+) -> dict[str, str]:
+    """Put the launcher's environment together; ours comes last, because a launch without it would not come up."""
+    ours = {
+        "RAY_ADDRESS": ray_address,
+        "VLLM_RAY_BUNDLE_INDICES": ",".join(map(str, bundle_indices)),
+        # vLLM's default is fork, and a process that has Ray in it must not be forked.
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
+        "VLLM_HOST_IP": base.get("VLLM_HOST_IP") or host_ip,
+        "PYTHONUNBUFFERED": "1",
+        INSTANCE_VARIABLE: instance_id,
+    }
+    merged = {**base, **variables, **ours}
+    merged["PYTHONPATH"] = ":".join(filter(None, (package, variables.get("PYTHONPATH", base.get("PYTHONPATH", "")))))
+    return merged
+
+
+def parse_environ(data: bytes) -> dict[str, str]:
+    """Read the form of ``/proc/<pid>/environ``."""
+    pairs = (entry.decode(errors="surrogateescape").partition("=") for entry in data.split(b"\0") if b"=" in entry)
+    return {name: value for name, _, value in pairs}
+
+
+def _read_source(source: EnvironmentSource, warnings: list[str]) -> dict[str, str]:
+    folder = Path(source.directory)
+    if not folder.is_dir():
+        raise EngineFailure(
+            FailureReason.INVALID_ENVIRONMENT, f"envFrom: the folder {folder} of its Secret or ConfigMap is not mounted"
+        )
+    found: dict[str, str] = {}
+    # A projected volume is made of links into a hidden folder `..data`, which is no key.
+    for path in sorted(entry for entry in folder.iterdir() if not entry.name.startswith("..") and entry.is_file()):
+        name = source.prefix + path.name
+        if NAME.fullmatch(name):
+            found[name] = _read_file(path, name)
+        else:
+            warnings.append(f"envFrom: the key {path.name!r} gives no valid variable name ({name!r}) and is left out")
+    return found
+
+
+def _read_file(path: Path, name: str) -> str:
+    try:
+        return path.read_bytes().decode()
+    except UnicodeDecodeError as error:
+        raise EngineFailure(FailureReason.INVALID_ENVIRONMENT, f"the value of {name} is no UTF-8 text") from error
+    except OSError as error:
+        raise EngineFailure(
+            FailureReason.INVALID_ENVIRONMENT, f"the value of {name} could not be read from {path}: {error.strerror}"
+        ) from error
+
+
+def _refuse_reserved(name: str) -> None:
+    if name in contract.RESERVED_ENVIRONMENT:
+        raise EngineFailure(
+            FailureReason.INVALID_ENVIRONMENT,
+            f"{name} is set by the operator and cannot be given in env or envFrom: remove it",
+        )

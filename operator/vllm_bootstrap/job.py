@@ -1,0 +1,367 @@
+"""The bootstrap job: place the engine, look before the launch, hand over to the supervisor, and end.
+
+It runs on the CPU-only head as the entrypoint of a Ray job, for seconds, and may be run again at any time: for a plan
+whose supervisor lives it changes nothing.  What it leaves is a detached placement group and a detached actor.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Protocol
+
+import ray
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
+
+from vllm_bootstrap import contract, ray_cluster
+from vllm_bootstrap.clock import Clock, poll
+from vllm_bootstrap.contract import (
+    EnginePlan,
+    EngineReport,
+    FailureReason,
+    Phase,
+    PlacementGroupReport,
+    RankReport,
+)
+from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.placement import RankPlace, RayNode, describe_shortage, missing_nodes, order_ranks
+from vllm_bootstrap.preflight import BundleFacts, judge, look
+from vllm_bootstrap.ray_cluster import CREATED, PENDING, Group, NamedActor
+from vllm_bootstrap.report import MESSAGE_LIMIT, ReportWriter, choose_sink, trim
+from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor, failed_report, instance_prefix
+from vllm_bootstrap.vllm_adapter.facts import actor_name, actor_prefix
+
+LOG = logging.getLogger("vllm_bootstrap")
+
+ANSWER_SECONDS = 15.0
+"""For a supervisor to say what it runs; one that does not is replaced."""
+
+END_SECONDS = 20.0
+PREFLIGHT_SECONDS = 120.0
+SUPERVISOR_SECONDS = 90.0
+FLUSH_SECONDS = 15.0
+REMOVAL_SECONDS = 30.0
+NODES_INTERVAL = 0.25
+
+
+class Attempt:
+    """One run of the job."""
+
+    def __init__(self, plan: EnginePlan, writer: ReportWriter, clock: Clock) -> None:
+        self._plan = plan
+        self._writer = writer
+        self._clock = clock
+        self.report = first_report(plan, clock)
+
+    def run(self) -> None:
+        """Bring the engine to its supervisor."""
+        plan = self._plan
+        gcs = ray_cluster.connect()
+        LOG.info("Ray at %s", gcs)
+        if self._is_running():
+            LOG.info("the supervisor %s runs this plan already: nothing to do", plan.supervisor)
+            return
+        self._change()
+        self._clear()
+        nodes = self._await_nodes()
+        joined = replace(self.report.timings, ray_nodes_joined=self._clock.timestamp())
+        self._change(timings=joined)
+        lead = next(node for node in nodes if node.lead)
+        supervisor = self._make_supervisor(lead)  # it comes up while the group is placed and looked at
+        group = self._place(nodes)
+        self._change(
+            timings=replace(self.report.timings, placed=self._clock.timestamp()),
+            placement_groups=(_group_report(group),),
+        )
+        ranks = order_ranks(group.node_of, lead=lead.id, tensor=plan.tensor, pipeline=plan.pipeline)
+        found = self._look(group, ranks)
+        for warning in judge(plan, found):
+            LOG.warning(warning)
+        self._change(ranks=describe_ranks(plan, ranks, found), versions=_versions(found))
+        self._hand_over(supervisor, group, ranks)
+
+    def _is_running(self) -> bool:
+        try:
+            supervisor = ray.get_actor(self._plan.supervisor, namespace=contract.RAY_NAMESPACE)
+            return bool(ray.get(supervisor.describe.remote(), timeout=ANSWER_SECONDS) == contract.job_id(self._plan))
+        except ValueError:
+            return False
+        except ray.exceptions.RayError as error:
+            LOG.warning("the supervisor %s does not answer and is replaced: %s", self._plan.supervisor, error)
+            return False
+
+    def _clear(self) -> None:
+        """Leave no actor of an earlier attempt alive."""
+        plan = self._plan
+        prefixes = (plan.supervisor, actor_prefix(instance_prefix(plan)))
+        self._end_supervisor()
+
+        def left_over() -> list[NamedActor]:
+            actors = ray_cluster.engine_actors(prefixes)
+            return [actor for actor in actors if actor.name == plan.supervisor or actor.name.startswith(prefixes[1])]
+
+        for actor in left_over():
+            LOG.info("kill %s, left by an earlier attempt", actor.name)
+            ray_cluster.kill_actor(actor)
+        gone = poll(lambda: None if left_over() else True, seconds=plan.deadlines.cleanup, clock=self._clock)
+        if not gone:
+            names = ", ".join(sorted(actor.name for actor in left_over()))
+            raise EngineFailure(
+                FailureReason.ACTORS_LEFT_OVER,
+                f"actors of an earlier attempt are still alive after {plan.deadlines.cleanup:g} s: {names}",
+            )
+
+    def _end_supervisor(self) -> None:
+        """Let the old supervisor take its launcher with it; its guard does that too, but a moment later."""
+        try:
+            supervisor = ray.get_actor(self._plan.supervisor, namespace=contract.RAY_NAMESPACE)
+            ray.get(supervisor.end.remote(END_SECONDS), timeout=END_SECONDS + 5)
+        except (ValueError, ray.exceptions.RayError) as error:
+            LOG.debug("no supervisor to end: %s", error)
+
+    def _await_nodes(self) -> list[RayNode]:
+        plan, seconds = self._plan, self._plan.deadlines.ray_nodes
+
+        def complete() -> list[RayNode] | None:
+            nodes = ray_cluster.alive_nodes()
+            return None if missing_nodes(plan.groups, nodes) else nodes
+
+        nodes = poll(complete, seconds=seconds, clock=self._clock, interval=NODES_INTERVAL)
+        if nodes is None:
+            missing = missing_nodes(plan.groups, ray_cluster.alive_nodes())
+            raise EngineFailure(FailureReason.RAY_NODES_MISSING, f"after {seconds:g} s: {missing}")
+        return nodes
+
+    def _place(self, nodes: Sequence[RayNode]) -> Group:
+        plan, seconds = self._plan, self._plan.deadlines.placement
+        group = self._adopt(nodes) or self._make_group()
+        if not ray_cluster.wait_group(group.id, seconds):
+            shortage = describe_shortage(plan, ray_cluster.alive_nodes(), ray_cluster.free_gpus())
+            raise EngineFailure(FailureReason.PLACEMENT_TIMEOUT, f"after {seconds:g} s: {shortage}")
+        return ray_cluster.read_group(group.id)
+
+    def _adopt(self, nodes: Sequence[RayNode]) -> Group | None:
+        """Take over the group of an earlier attempt, or remove it."""
+        group = ray_cluster.find_group(self._plan.placement_group)
+        if group is None:
+            return None
+        fault = unfit(self._plan, group, nodes)
+        if not fault:
+            LOG.info("adopt placement group %s (%s)", group.name, group.id)
+            return group
+        LOG.info("remove placement group %s: %s", group.name, fault)
+        ray_cluster.remove_group(group.id)
+        name = self._plan.placement_group
+        gone = poll(lambda: None if ray_cluster.find_group(name) else True, seconds=REMOVAL_SECONDS, clock=self._clock)
+        if not gone:
+            raise EngineFailure(
+                FailureReason.PLACEMENT_TIMEOUT,
+                f"the old placement group {name} is not gone after {REMOVAL_SECONDS:g} s",
+            )
+        return None
+
+    def _make_group(self) -> Group:
+        plan = self._plan
+        bundles = [dict(plan.bundle) for _ in range(plan.world_size)]
+        return ray_cluster.make_group(plan.placement_group, bundles, plan.strategy)
+
+    def _look(self, group: Group, ranks: Sequence[RankPlace]) -> list[BundleFacts]:
+        """Run one task in each bundle; the first of each node looks at the whole pod."""
+        handle = ray.util.get_placement_group(group.name)
+        task = ray.remote(num_cpus=0, num_gpus=1, max_retries=0)(look)
+        references = [
+            task.options(
+                scheduling_strategy=PlacementGroupSchedulingStrategy(handle, placement_group_bundle_index=place.bundle)
+            ).remote(place.bundle, self._plan.model, whole=place.local_rank == 0)
+            for place in ranks
+        ]
+        ended, waiting = ray.wait(references, num_returns=len(references), timeout=PREFLIGHT_SECONDS)
+        if waiting:
+            late = [place for place, reference in zip(ranks, references, strict=True) if reference not in ended]
+            raise EngineFailure(
+                FailureReason.PREFLIGHT_FAILED,
+                f"no answer within {PREFLIGHT_SECONDS:g} s from the preflight task of "
+                + ", ".join(f"rank {place.rank} (bundle {place.bundle})" for place in late),
+            )
+        try:
+            found: list[BundleFacts] = ray.get(references)
+        except ray.exceptions.RayError as error:
+            raise EngineFailure(FailureReason.PREFLIGHT_FAILED, f"a preflight task failed: {_last(error)}") from error
+        return found
+
+    def _make_supervisor(self, lead: RayNode) -> Any:
+        plan = self._plan
+        return (
+            ray.remote(SupervisorActor)
+            .options(
+                name=plan.supervisor,
+                namespace=contract.RAY_NAMESPACE,
+                lifetime="detached",
+                max_restarts=0,
+                max_concurrency=4,
+                num_cpus=0,
+                num_gpus=0,
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=lead.id, soft=False),
+            )
+            .remote(f"{plan.deployment}/{plan.engine}", plan.supervisor_port)
+        )
+
+    def _hand_over(self, supervisor: Any, group: Group, ranks: Sequence[RankPlace]) -> None:
+        # The supervisor counts on from here: nothing of ours may be written after its first report.
+        if not self._writer.flush(FLUSH_SECONDS):
+            LOG.warning("the last report is not written yet; the supervisor's follow")
+        self._writer.close()
+        assignment = Assignment(
+            plan=contract.dumps(self._plan),
+            report=contract.dumps(self.report),
+            placement_group=group.id,
+            bundles=tuple(place.bundle for place in ranks),
+        )
+        try:
+            accepted = ray.get(supervisor.start.remote(assignment), timeout=SUPERVISOR_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise EngineFailure(
+                FailureReason.BOOTSTRAP_ERROR, f"the supervisor on the lead pod did not start: {_last(error)}"
+            ) from error
+        LOG.info("the supervisor %s has taken over %s", self._plan.supervisor, accepted)
+
+    def _change(self, **changes: object) -> None:
+        numbered = {"sequence": self.report.sequence + 1, "time": self._clock.timestamp()}
+        self.report = replace(self.report, **numbered, **changes)  # type: ignore[arg-type]
+        self._writer.submit(self.report)
+
+
+def first_report(plan: EnginePlan, clock: Clock) -> EngineReport:
+    """Make the report from which all others of an attempt follow."""
+    return EngineReport(
+        uid=plan.uid,
+        engine=plan.engine,
+        revision=plan.revision,
+        attempt=plan.attempt,
+        ray_session=plan.ray_session,
+        sequence=0,
+        phase=Phase.PLACING,
+        time=clock.timestamp(),
+    )
+
+
+def unfit(plan: EnginePlan, group: Group, nodes: Sequence[RayNode]) -> str:
+    """Say why an existing placement group cannot be used; empty when it can."""
+    alive = {node.id for node in nodes}
+    if group.state not in (CREATED, PENDING):
+        return f"it is {group.state}"
+    if group.strategy != plan.strategy:
+        return f"its strategy is {group.strategy}, not {plan.strategy}"
+    if [dict(bundle) for bundle in group.bundles] != [dict(plan.bundle)] * plan.world_size:
+        return "its bundles are others"
+    lost = sorted(set(group.node_of.values()) - alive)
+    return f"its nodes {', '.join(lost)} are gone" if lost else ""
+
+
+def describe_ranks(
+    plan: EnginePlan, ranks: Sequence[RankPlace], found: Sequence[BundleFacts]
+) -> tuple[RankReport, ...]:
+    """Put together what is known of each rank before its actor exists."""
+    facts = {bundle.bundle: bundle for bundle in found}
+    gpus: dict[str, list[int]] = {}
+    uuids: dict[str, dict[int, str]] = {}
+    for bundle in found:
+        gpus.setdefault(bundle.ray_node, []).append(bundle.gpu)
+        if bundle.machine:
+            uuids[bundle.ray_node] = dict(bundle.machine.gpu_uuids)
+    reports = []
+    for place in ranks:
+        bundle = facts[place.bundle]
+        # Not the GPU that Ray gave this bundle: vLLM sorts a node's GPUs and hands them out by local rank.
+        gpu = sorted(gpus[bundle.ray_node])[place.local_rank]
+        reports.append(
+            RankReport(
+                rank=place.rank,
+                tp=place.tp,
+                pp=place.pp,
+                bundle=place.bundle,
+                ray_node=bundle.ray_node,
+                pod=bundle.pod,
+                node=bundle.node,
+                gpu_index=gpu,
+                gpu_uuid=uuids.get(bundle.ray_node, {}).get(gpu, ""),
+                actor=actor_name(plan.instance_id, place.rank, tensor=plan.tensor, pipeline=plan.pipeline),
+                driver=place.driver,
+                output=place.output,
+            )
+        )
+    return tuple(reports)
+
+
+class Writer(Protocol):
+    """Where reports go."""
+
+    def submit(self, report: EngineReport) -> None:
+        """Take one."""
+
+
+def read_plan(path: Path) -> EnginePlan:
+    """Read the plan that came with the code."""
+    return contract.loads(EnginePlan, path.read_text())
+
+
+def main(make_writer: Callable[[EnginePlan, Clock], ReportWriter] | None = None) -> int:
+    """Run the job; whatever fails is a report and a sentence."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
+    clock = Clock()
+    try:
+        plan = read_plan(Path(contract.PLAN_FILE))
+    except (OSError, contract.ContractError) as error:
+        return _say(f"{contract.PLAN_FILE}: {error}")
+    writer = make_writer(plan, clock) if make_writer else ReportWriter(choose_sink(plan.report, os.environ), clock)
+    attempt = Attempt(plan, writer, clock)
+    try:
+        attempt.run()
+    except EngineFailure as failure:
+        return _fail(attempt.report, failure, plan, clock)
+    except Exception as error:  # a bare traceback is no answer
+        traceback.print_exc(file=sys.stdout)
+        return _fail(
+            attempt.report,
+            EngineFailure(FailureReason.BOOTSTRAP_ERROR, f"the bootstrap failed: {error!r}"),
+            plan,
+            clock,
+        )
+    return 0
+
+
+def _fail(report: EngineReport, failure: EngineFailure, plan: EnginePlan, clock: Clock) -> int:
+    writer = ReportWriter(choose_sink(plan.report, os.environ), clock)
+    short = EngineFailure(failure.reason, trim(failure.message, MESSAGE_LIMIT), failure.rank)
+    writer.submit(failed_report(report, short, clock))
+    if not writer.flush(FLUSH_SECONDS):
+        LOG.warning("the failure could not be reported")
+    return _say(str(failure))
+
+
+def _say(message: str) -> int:
+    print(f"vllm_bootstrap: {message}", flush=True)  # noqa: T201 - the operator reads the job's last line
+    return 1
+
+
+def _versions(found: Sequence[BundleFacts]) -> dict[str, str]:
+    return next((dict(bundle.machine.versions) for bundle in found if bundle.machine), {})
+
+
+def _group_report(group: Group) -> PlacementGroupReport:
+    return PlacementGroupReport(name=group.name, id=group.id, strategy=group.strategy, state=group.state)
+
+
+def _last(error: BaseException) -> str:
+    """Give the last line of a Ray error: the ones before are the remote traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,115 @@
+"""What the supervisor and its launcher say to each other: an order on the way in, a file of events on the way out.
+
+A file, not a pipe: what the launcher wrote before it died stays readable, whoever reads it and when.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from vllm_bootstrap.contract import EnginePlan, FailureReason
+
+LISTEN_HOST = "0.0.0.0"  # noqa: S104 - the Service and the kubelet's probe come from outside the pod
+
+
+class Stage(enum.StrEnum):
+    """How far a launch has come; the words stand in messages."""
+
+    STARTING = "starting the launcher"
+    IMPORTING = "importing vLLM"
+    ARGUMENTS = "reading the arguments"
+    CONFIG = "building vLLM's configuration"
+    ENGINE = "starting the engine and loading the model"
+    SERVER = "starting the HTTP server"
+    WARM_UP = "generating the first token"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchOrder:
+    """What the launcher is to start: the plan's part that concerns vLLM, and the placement group made for it."""
+
+    model: str
+    served_name: str
+    tensor: int
+    pipeline: int
+    port: int
+    instance_id: str
+    placement_group: str
+    nsight: bool
+    arguments: tuple[str, ...]
+    events: str
+
+    def write(self, path: Path) -> None:
+        """Write it where the launcher reads it."""
+        path.write_text(json.dumps(asdict(self)))
+
+    @classmethod
+    def read(cls, path: Path) -> LaunchOrder:
+        """Read it in the launcher; both sides come out of the same package, so they are of one version."""
+        value = json.loads(path.read_text())
+        return cls(**(value | {"arguments": tuple(value["arguments"])}))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchEvents:
+    """What the launcher has said so far."""
+
+    stage: Stage = Stage.STARTING
+    reason: FailureReason | None = None
+    message: str = ""
+
+
+def make_order(plan: EnginePlan, *, placement_group: str, events: Path) -> LaunchOrder:
+    """Write the order for a plan whose bundles have been placed."""
+    return LaunchOrder(
+        model=plan.model,
+        served_name=plan.served_name,
+        tensor=plan.tensor,
+        pipeline=plan.pipeline,
+        port=plan.http_port,
+        instance_id=plan.instance_id,
+        placement_group=placement_group,
+        nsight=plan.nsight,
+        arguments=plan.arguments,
+        events=str(events),
+    )
+
+
+class EventLog:
+    """The launcher's side: one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def stage(self, stage: Stage) -> None:
+        """Say how far it has come."""
+        self._append({"stage": stage})
+
+    def failure(self, reason: FailureReason, message: str) -> None:
+        """Say why it ends."""
+        self._append({"reason": reason, "message": message})
+
+    def _append(self, event: dict[str, Any]) -> None:
+        with self._path.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+
+def read_events(path: Path) -> LaunchEvents:
+    """Read what was written so far; a half-written last line is left out."""
+    try:
+        text = path.read_text()
+    except OSError:
+        return LaunchEvents()
+    seen = LaunchEvents()
+    for line in text.split("\n")[:-1]:
+        event = json.loads(line)
+        seen = LaunchEvents(
+            stage=Stage(event.get("stage", seen.stage)),
+            reason=FailureReason(event["reason"]) if "reason" in event else seen.reason,
+            message=event.get("message", seen.message),
+        )
+    return seen

@@ -1,0 +1,146 @@
+"""The supervisor's hold on the launcher: the guard's pipes."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from vllm_bootstrap import guard
+from vllm_bootstrap.clock import Clock, poll
+from vllm_bootstrap.contract import FailureReason
+from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.launch import LISTEN_HOST
+from vllm_bootstrap.supervisor import Inbox, LauncherExited, LauncherStarted
+
+LOG = logging.getLogger(__name__)
+
+
+class GuardedLauncher:
+    """The launcher under its guard.
+
+    Parameters
+    ----------
+    orders
+        For the guard.
+    environment
+        Of guard and launcher.
+    package
+        Folder that holds ``vllm_bootstrap``.
+    port
+        Must be free before the launcher starts: an engine of an earlier attempt may hold it for another moment.
+    """
+
+    def __init__(
+        self,
+        orders: guard.Orders,
+        *,
+        environment: Mapping[str, str],
+        package: Path,
+        port: int,
+        cleanup_seconds: float,
+        inbox: Inbox,
+        clock: Clock,
+    ) -> None:
+        self._orders = orders
+        self._environment = dict(environment)
+        self._package = package
+        self._port = port
+        self._cleanup_seconds = cleanup_seconds
+        self._inbox = inbox
+        self._clock = clock
+        self._process: subprocess.Popen[bytes] | None = None
+        self._group = 0
+
+    def start(self) -> None:
+        """Start both."""
+        if not poll(lambda: is_free(self._port) or None, seconds=self._cleanup_seconds, clock=self._clock):
+            raise EngineFailure(
+                FailureReason.ACTORS_LEFT_OVER,
+                f"port {self._port} of the lead pod is still taken after {self._cleanup_seconds:g} s: "
+                "a process of an earlier attempt holds it",
+            )
+        # No PR_SET_PDEATHSIG here: it follows the thread that starts the child, and this one may end before us.
+        self._process = subprocess.Popen(  # noqa: S603
+            [sys.executable, "-m", "vllm_bootstrap.guard", self._orders.to_argument()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=self._environment,
+            cwd=self._package,
+        )
+        threading.Thread(target=self._listen, args=(self._process,), name="guard-events", daemon=True).start()
+
+    def terminate(self) -> None:
+        """Ask the launcher to end in order."""
+        self._command(guard.TERMINATE)
+
+    def kill(self) -> None:
+        """Kill the launcher's whole group."""
+        self._command(guard.KILL)
+
+    def _command(self, command: bytes) -> None:
+        if self._process is None or self._process.stdin is None:
+            return
+        with contextlib.suppress(OSError):  # a guard that is gone has done it already
+            self._process.stdin.write(command)
+            self._process.stdin.flush()
+
+    def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        code: int | None = None
+        for line in process.stdout or ():
+            event = json.loads(line)
+            if event["event"] == "started":
+                self._group = event["pid"]
+                self._inbox.put(LauncherStarted(self._group))
+            elif event["event"] == "exited":
+                code = event["code"]
+            else:
+                LOG.error("the guard failed: %s", event)
+        if code is None and self._group:
+            # The guard itself was killed; the kernel kills the launcher then, and we the rest of its group.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._group, signal.SIGKILL)
+        process.wait()
+        self._inbox.put(LauncherExited(code))
+
+
+def is_free(port: int) -> bool:
+    """Say whether a server could listen on ``port``."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LISTEN_HOST, port))
+        except OSError:
+            return False
+    return True
+
+
+def sweep(marker: str, prefix: str, proc: Path = Path("/proc")) -> list[int]:
+    """Kill processes whose environment says that they belong to an engine: the last resort when a guard was lost.
+
+    Parameters
+    ----------
+    marker
+        Name of the variable.
+    prefix
+        Its value begins so for every attempt of the engine.
+    """
+    wanted = f"{marker}={prefix}".encode()
+    killed = []
+    for entry in proc.iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        with contextlib.suppress(OSError):
+            variables = (entry / "environ").read_bytes().split(b"\0")
+            if any(variable.startswith(wanted) for variable in variables):
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed.append(int(entry.name))
+    return killed

@@ -1,0 +1,158 @@
+"""Which rank goes where: pure functions over what Ray's tables say.
+
+vLLM takes rank k's bundle from the k-th entry of ``VLLM_RAY_BUNDLE_INDICES``.  Its broadcast queue takes the first
+ranks for the driver's node; any other order hangs at start, without a message.  So the order is made here, and proved
+by tests, not left to node ids that Ray draws by chance.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from vllm_bootstrap.contract import EnginePlan, PodGroup
+
+LEAD_GROUP = "lead"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RayNode:
+    """An alive Ray node as the GCS lists it."""
+
+    id: str
+    address: str
+    gpus: float
+    lead: bool = False
+    group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankPlace:
+    """One rank and its bundle.
+
+    Attributes
+    ----------
+    local_rank
+        Position of the rank among those of its node; vLLM gives it the GPU of that position.
+    driver
+        First tensor rank of its stage.
+    output
+        The rank whose result vLLM takes.
+    """
+
+    rank: int
+    tp: int
+    pp: int
+    bundle: int
+    node: str
+    local_rank: int
+    driver: bool
+    output: bool
+
+
+def order_ranks(node_of: Mapping[int, str], *, lead: str, tensor: int, pipeline: int) -> tuple[RankPlace, ...]:
+    """Give each rank a bundle.
+
+    The lead's bundles come first (vLLM's start-up hangs otherwise), each node's bundles stay together, and nodes follow
+    each other so that as few tensor-parallel groups as possible lie on more than one node.
+
+    Parameters
+    ----------
+    node_of
+        Bundle index → Ray node id.
+    lead
+        Node of the process that runs the engine.
+    tensor, pipeline
+        Parallel sizes; there are as many bundles as their product.
+
+    Raises
+    ------
+    ValueError
+        The number of bundles is wrong, or the lead has none.
+    """
+    world = tensor * pipeline
+    if len(node_of) != world:
+        raise ValueError(f"{world} ranks need {world} bundles, not {len(node_of)}")
+    bundles: dict[str, list[int]] = {}
+    for bundle in sorted(node_of):
+        bundles.setdefault(node_of[bundle], []).append(bundle)
+    if lead not in bundles:
+        raise ValueError(f"no bundle lies on the lead node {lead}")
+    places: list[RankPlace] = []
+    for node in _order_nodes(bundles, lead, tensor):
+        for local_rank, bundle in enumerate(bundles[node]):
+            places.append(_place(len(places), bundle, node, local_rank, tensor, world))
+    return tuple(places)
+
+
+def missing_nodes(groups: Sequence[PodGroup], nodes: Sequence[RayNode]) -> str:
+    """Say how the alive GPU nodes differ from the plan's pods; empty when they are exactly those."""
+    faults: list[str] = []
+    gpu_nodes = [node for node in nodes if node.gpus > 0]
+    leads = [node for node in nodes if node.lead]
+    wanted_lead = next((group for group in groups if group.name == LEAD_GROUP), None)
+    if wanted_lead and [lead.gpus for lead in leads] != [float(wanted_lead.gpus)]:
+        offered = ", ".join(f"{node.address} with {node.gpus:g} GPUs" for node in leads) or "none"
+        faults.append(f"the lead pod with {wanted_lead.gpus} GPUs is expected, alive: {offered}")
+    wanted = Counter({group.gpus: 0 for group in groups})
+    for group in groups:
+        wanted[group.gpus] += 0 if group is wanted_lead else group.pods
+    alive = Counter(int(node.gpus) for node in gpu_nodes if not (wanted_lead and node.lead))
+    for gpus in sorted(wanted.keys() | alive.keys()):
+        if wanted[gpus] != alive[gpus]:
+            names = ", ".join(group.name for group in groups if group.gpus == gpus and group is not wanted_lead)
+            label = f" of group {names}" if names else ""
+            faults.append(f"{alive[gpus]} of {wanted[gpus]} worker pods with {gpus} GPUs{label} have joined Ray")
+    return "; ".join(faults)
+
+
+def describe_shortage(plan: EnginePlan, nodes: Sequence[RayNode], free: Mapping[str, float]) -> str:
+    """Say why a placement group is still pending: what it asks for, and what each node has."""
+    bundles = f"{plan.world_size} bundles of {_resources(plan.bundle)}"
+    offers = ", ".join(
+        f"{node.address}{f' ({node.group})' if node.group else ''}: {free.get(node.id, 0):g} of {node.gpus:g} GPUs free"
+        for node in sorted(nodes, key=lambda node: (not node.lead, node.address))
+        if node.gpus > 0
+    )
+    return f"{plan.strategy} of {bundles} was not placed; {offers or 'no alive node has a GPU'}"
+
+
+def _order_nodes(bundles: Mapping[str, list[int]], lead: str, tensor: int) -> list[str]:
+    order, filled = [lead], len(bundles[lead])
+    rest = [node for node in bundles if node != lead]
+    while rest:
+        gap = -filled % tensor
+        best = min(rest, key=lambda node: _fit(len(bundles[node]), gap, tensor, bundles[node][0]))
+        rest.remove(best)
+        order.append(best)
+        filled += len(bundles[best])
+    return order
+
+
+def _fit(size: int, gap: int, tensor: int, first_bundle: int) -> tuple[int, int, int]:
+    """Rank a node as the next one; ``gap`` ranks are missing in the tensor group that is begun."""
+    if size % tensor == gap:
+        # It ends on the border of a tensor group: nothing is cut.
+        return (0, size if gap else 0, first_bundle)
+    if size < gap:
+        return (1, -size, first_bundle)
+    return (2, -size, first_bundle)
+
+
+def _place(rank: int, bundle: int, node: str, local_rank: int, tensor: int, world: int) -> RankPlace:
+    tp, pp = rank % tensor, rank // tensor
+    return RankPlace(
+        rank=rank,
+        tp=tp,
+        pp=pp,
+        bundle=bundle,
+        node=node,
+        local_rank=local_rank,
+        driver=tp == 0,
+        output=rank == world - tensor,
+    )
+
+
+def _resources(bundle: Mapping[str, float]) -> str:
+    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(bundle.items()))

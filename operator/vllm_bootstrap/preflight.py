@@ -1,0 +1,248 @@
+"""Look before the launch: one task per bundle says which GPU it got and whether an engine can start there.
+
+A launch costs minutes and its errors come out of a worker process three layers down.  What is cheap to see beforehand
+(no model in this pod, another vLLM here than there, a host IP that is not the pod's) is said here, in a sentence.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from vllm_bootstrap import contract
+from vllm_bootstrap.contract import EnginePlan, FailureReason
+from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.vllm_adapter import facts
+
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is looked through, not written to
+STALE_NAMES = re.compile(r"(psm_|cpushm).*")
+NVIDIA_SMI_SECONDS = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class BundleFacts:
+    """What a task that runs in a bundle sees.
+
+    Attributes
+    ----------
+    gpu
+        Ray's GPU id of the bundle.
+    host_ip
+        ``VLLM_HOST_IP`` of the pod.
+    """
+
+    bundle: int
+    ray_node: str
+    address: str
+    gpu: int
+    pod: str = ""
+    node: str = ""
+    host_ip: str = ""
+    machine: MachineFacts | None = None
+
+    @property
+    def where(self) -> str:
+        """Name the pod, or what is known instead of it."""
+        return self.pod or self.address
+
+
+@dataclass(frozen=True, kw_only=True)
+class MachineFacts:
+    """What is the same for all bundles of a pod; only one task a pod looks it up."""
+
+    gpu_uuids: Mapping[int, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    missing_uses: tuple[str, ...] = ()
+    model_found: bool = True
+    model_config: Mapping[str, Any] = field(default_factory=dict)
+    removed: tuple[str, ...] = ()
+
+
+def look(bundle: int, model: str, *, whole: bool) -> BundleFacts:
+    """Run as a Ray task inside the bundle: gather the facts; ``whole`` with those of the machine."""
+    import ray  # noqa: PLC0415 - the rest of the module is for processes without Ray, too
+
+    context = ray.get_runtime_context()
+    gpus = context.get_accelerator_ids().get("GPU", [])
+    return BundleFacts(
+        bundle=bundle,
+        ray_node=context.get_node_id(),
+        address=ray.util.get_node_ip_address(),
+        gpu=int(gpus[0]) if gpus and str(gpus[0]).isdigit() else -1,
+        pod=os.environ.get(contract.POD_NAME_VARIABLE, ""),
+        node=os.environ.get(contract.NODE_NAME_VARIABLE, ""),
+        host_ip=os.environ.get("VLLM_HOST_IP", ""),
+        machine=look_around(model) if whole else None,
+    )
+
+
+def look_around(model: str) -> MachineFacts:
+    """Gather what concerns the whole pod, and delete what dead engines left in its shared memory."""
+    package = facts.package_folder()
+    return MachineFacts(
+        gpu_uuids=_gpu_uuids(),
+        versions=_versions(package),
+        missing_uses=tuple(facts.missing_uses(package)) if package else (),
+        model_found=not is_local(model) or Path(model).exists(),
+        model_config=_model_config(model),
+        removed=tuple(remove_stale_memory(SHARED_MEMORY, Path("/proc"))),
+    )
+
+
+def is_local(model: str) -> bool:
+    """Tell a path in the pod from the name of a model on the hub."""
+    return model.startswith("/")
+
+
+def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
+    """Decide whether the launch may start.
+
+    Returns
+    -------
+    list
+        Warnings, for the log.
+
+    Raises
+    ------
+    EngineFailure
+        The first thing that stands in the way.
+    """
+    machines = [(bundle.where, bundle.machine) for bundle in found if bundle.machine]
+    _judge_runtime(machines)
+    for bundle in found:
+        if bundle.host_ip and bundle.host_ip != bundle.address:
+            raise EngineFailure(
+                FailureReason.PREFLIGHT_FAILED,
+                f"VLLM_HOST_IP is {bundle.host_ip} in {bundle.where}, but its Ray node has the address {bundle.address}",
+            )
+    for where, machine in machines:
+        if not machine.model_found:
+            raise EngineFailure(FailureReason.MODEL_NOT_FOUND, f"{plan.model} does not exist in pod {where}")
+    for _, machine in machines:
+        fault = facts.parallelism_fault(machine.model_config, tensor=plan.tensor, pipeline=plan.pipeline)
+        if fault:
+            raise EngineFailure(FailureReason.INVALID_PARALLELISM, fault)
+    versions = sorted({machine.versions.get("vllm", "") for _, machine in machines})
+    return [
+        f"vLLM {version} was not tested with this bootstrap (tested: {', '.join(facts.TESTED_VERSIONS)})"
+        for version in versions
+        if not facts.is_tested(version)
+    ]
+
+
+def remove_stale_memory(folder: Path, proc: Path) -> list[str]:
+    """Delete the shared memory of dead engines: files of vLLM's names that no process maps or holds open.
+
+    A killed engine leaves up to 240 MiB a file, and a pod's ``/dev/shm`` counts against its memory limit.  A process
+    whose maps cannot be read may use any of them, so then nothing of its owner is deleted.
+    """
+    try:
+        candidates = {entry for entry in folder.iterdir() if STALE_NAMES.fullmatch(entry.name)}
+    except OSError:
+        return []
+    if not candidates:
+        return []
+    used, hidden_owners = _memory_in_use(proc)
+    removed = []
+    for path in sorted(candidates):
+        try:
+            owner = path.stat().st_uid
+            if str(path) not in used and owner == os.geteuid() and owner not in hidden_owners:
+                path.unlink()
+                removed.append(path.name)
+        except OSError:
+            continue
+    return removed
+
+
+def _memory_in_use(proc: Path) -> tuple[set[str], set[int]]:
+    used: set[str] = set()
+    hidden: set[int] = set()
+    for process in proc.iterdir():
+        if not process.name.isdigit():
+            continue
+        try:
+            owner = process.stat().st_uid
+        except OSError:
+            continue
+        try:
+            maps = (process / "maps").read_text(errors="replace")
+            links = [os.readlink(link) for link in (process / "fd").iterdir()]
+        except FileNotFoundError:
+            continue  # it ended meanwhile
+        except OSError:
+            if process.exists():
+                hidden.add(owner)
+            continue
+        used |= {line.split(maxsplit=5)[5] for line in maps.splitlines() if "/dev/shm/" in line}  # noqa: S108
+        used |= {link for link in links if link.startswith("/dev/shm/")}  # noqa: S108
+    return used, hidden
+
+
+def _judge_runtime(machines: Sequence[tuple[str, MachineFacts]]) -> None:
+    for where, machine in machines:
+        if not machine.versions.get("vllm"):
+            raise EngineFailure(
+                FailureReason.RUNTIME_INCOMPATIBLE,
+                f"vLLM is not installed in pod {where}: use a runtime image with both Ray and vLLM",
+            )
+        if machine.missing_uses:
+            raise EngineFailure(
+                FailureReason.RUNTIME_INCOMPATIBLE,
+                f"vLLM {machine.versions['vllm']} in pod {where} lacks {'; '.join(machine.missing_uses)}; "
+                f"tested versions: {', '.join(facts.TESTED_VERSIONS)}",
+            )
+    for package in ("vllm", "ray", "python"):
+        seen = {machine.versions.get(package, ""): where for where, machine in machines}
+        if len(seen) > 1:
+            listing = ", ".join(f"{version} in {where}" for version, where in sorted(seen.items()))
+            raise EngineFailure(
+                FailureReason.RUNTIME_INCOMPATIBLE, f"the pods have different versions of {package}: {listing}"
+            )
+
+
+def _versions(package: Path | None) -> dict[str, str]:
+    versions = {"python": platform.python_version(), "vllm": facts.installed_version(package) if package else ""}
+    for name in ("ray", "torch"):
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = ""
+    return versions
+
+
+def _model_config(model: str) -> dict[str, Any]:
+    if not is_local(model):
+        return {}
+    try:
+        config = json.loads((Path(model) / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}  # a GGUF file, or a form that only vLLM knows: it will say so itself
+    return config if isinstance(config, dict) else {}
+
+
+def _gpu_uuids() -> dict[int, str]:
+    program = shutil.which("nvidia-smi")
+    if not program:
+        return {}
+    try:
+        listing = subprocess.run(  # noqa: S603
+            [program, "-L"], capture_output=True, text=True, timeout=NVIDIA_SMI_SECONDS, check=True
+        ).stdout
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return parse_gpu_list(listing)
+
+
+def parse_gpu_list(listing: str) -> dict[int, str]:
+    """Read ``nvidia-smi -L``: index → UUID."""
+    return {int(index): uuid for index, uuid in re.findall(r"^GPU (\d+):.*\(UUID: ([^)]+)\)", listing, re.MULTILINE)}

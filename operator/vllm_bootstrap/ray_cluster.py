@@ -1,0 +1,136 @@
+"""Ray, asked and told: every call into it from the bootstrap job is here, and none of them decides anything."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+import ray.util
+from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
+
+from vllm_bootstrap import contract
+from vllm_bootstrap.placement import RayNode
+
+LOG = logging.getLogger(__name__)
+
+CREATED, PENDING, REMOVED = "CREATED", "PENDING", "REMOVED"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A placement group as Ray's table has it."""
+
+    name: str
+    id: str
+    state: str
+    strategy: str
+    bundles: tuple[Mapping[str, float], ...]
+    node_of: Mapping[int, str]
+
+
+@dataclass(frozen=True)
+class NamedActor:
+    """A living actor that has a name; its namespace is needed to find it again."""
+
+    name: str
+    namespace: str
+
+
+def connect() -> str:
+    """Join the cluster and give the GCS address."""
+    ray.init(address="auto", namespace=contract.RAY_NAMESPACE, log_to_driver=False)
+    return str(ray.get_runtime_context().gcs_address)
+
+
+def alive_nodes() -> list[RayNode]:
+    """List the nodes that the GCS counts alive."""
+    return [_node(entry) for entry in ray.nodes() if entry["Alive"]]
+
+
+def free_gpus() -> dict[str, float]:
+    """Give the free GPUs of each node, for messages only."""
+    with contextlib.suppress(Exception):  # there is no public call for it
+        from ray._private.state import available_resources_per_node  # noqa: PLC0415
+
+        return {node: float(free.get("GPU", 0)) for node, free in available_resources_per_node().items()}
+    return {}
+
+
+def engine_actors(prefixes: Iterable[str]) -> list[NamedActor]:
+    """List living actors, of any namespace, whose name begins with one of ``prefixes``.
+
+    vLLM's rank actors live in an anonymous namespace: its engine process calls ``ray.init`` without one.
+    """
+    wanted = tuple(prefixes)
+    found = ray.util.list_named_actors(all_namespaces=True)
+    return [NamedActor(entry["name"], entry["namespace"]) for entry in found if entry["name"].startswith(wanted)]
+
+
+def kill_actor(actor: NamedActor) -> None:
+    """Kill an actor for good; one that is gone already is as good."""
+    try:
+        ray.kill(ray.get_actor(actor.name, namespace=actor.namespace), no_restart=True)
+    except ValueError:
+        LOG.debug("actor %s is gone", actor.name)
+
+
+def find_group(name: str) -> Group | None:
+    """Find a placement group of our namespace."""
+    try:
+        group = ray.util.get_placement_group(name)
+    except ValueError:
+        return None
+    found = _group(group)
+    return None if found.state == REMOVED else found
+
+
+def read_group(group_id: str) -> Group:
+    """Read a placement group's table again."""
+    return _group(_handle(group_id))
+
+
+def make_group(name: str, bundles: list[dict[str, float]], strategy: str) -> Group:
+    """Ask for a detached placement group; it outlives the job and every attempt."""
+    return _group(placement_group(bundles, strategy=strategy, name=name, lifetime="detached"))
+
+
+def wait_group(group_id: str, seconds: float) -> bool:
+    """Wait until all bundles have a node."""
+    return bool(_handle(group_id).wait(seconds))
+
+
+def remove_group(group_id: str) -> None:
+    """Ask for the group's removal; it ends a moment later."""
+    remove_placement_group(_handle(group_id))
+
+
+def _handle(group_id: str) -> PlacementGroup:
+    return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
+
+
+def _node(entry: Mapping[str, Any]) -> RayNode:
+    resources = entry["Resources"]
+    return RayNode(
+        id=entry["NodeID"],
+        address=entry["NodeManagerAddress"],
+        gpus=float(resources.get("GPU", 0)),
+        lead=contract.LEAD_RESOURCE in resources,
+        group=str(entry.get("Labels", {}).get("ray.io/node-group", "")),
+    )
+
+
+def _group(group: PlacementGroup) -> Group:
+    table = placement_group_table(group)
+    bundles = table.get("bundles", {})
+    return Group(
+        name=str(table.get("name", "")),
+        id=group.id.hex(),
+        state=str(table.get("state", REMOVED)),
+        strategy=str(table.get("strategy", "")),
+        bundles=tuple(dict(bundles[index]) for index in sorted(bundles)),
+        node_of={int(index): str(node) for index, node in table.get("bundles_to_node_id", {}).items() if node},
+    )

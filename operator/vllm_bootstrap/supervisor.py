@@ -1,0 +1,429 @@
+"""The engine's keeper on the lead pod: it starts, watches and reports; what follows from it the operator decides.
+
+The core imports no Ray: an actor wraps it where there is one, and another process can where there is none.  One thread
+owns the engine's state.  Everything that happens (the launcher ended, a rank died, the engine answered, the operator
+asked) arrives in its queue, in order, so that "what happened first" has an answer, and no lock is needed to have it.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Protocol
+
+from vllm_bootstrap.clock import Clock
+from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason, Phase, RankReport
+from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.launch import LaunchEvents, Stage, read_events
+from vllm_bootstrap.launcher_log import last_line, read_tail, root_cause
+from vllm_bootstrap.report import LINE_LIMIT, MESSAGE_LIMIT, trim
+
+LOG = logging.getLogger(__name__)
+
+DEAD = "DEAD"
+STOP_SECONDS = 30.0
+"""From SIGTERM to SIGKILL, unless the operator gives more."""
+
+KILL_SECONDS = 15.0
+SETTLE_SECONDS = 2.0
+"""How long to look for the first cause once the launcher has ended or a rank was seen dead."""
+
+FINAL_LOOK_SECONDS = 20.0
+
+
+# What happens.
+
+
+@dataclass(frozen=True)
+class LauncherStarted:
+    """The guard runs the launcher."""
+
+    pid: int
+
+
+@dataclass(frozen=True)
+class LauncherExited:
+    """The launcher and its group are gone; ``code`` is negative for a signal, ``None`` when the guard was lost."""
+
+    code: int | None
+
+
+@dataclass(frozen=True)
+class Answered:
+    """The engine's health endpoint answered for the first time."""
+
+
+@dataclass(frozen=True)
+class WarmedUp:
+    """The warm-up request ended; ``fault`` is empty when it gave a token."""
+
+    fault: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankSight:
+    """A rank's actor as Ray's table has it.
+
+    Attributes
+    ----------
+    cause
+        Ray's death cause.
+    own
+        It died by itself, and was not killed because the engine ended.
+    """
+
+    state: str
+    actor_id: str = ""
+    pid: int = 0
+    cause: str = ""
+    own: bool = False
+
+
+@dataclass(frozen=True)
+class RanksSeen:
+    """Ray's table has changed: rank → actor."""
+
+    sights: Mapping[int, RankSight]
+
+
+@dataclass(frozen=True)
+class DrainAsked:
+    """No further traffic, please."""
+
+
+@dataclass(frozen=True)
+class StopAsked:
+    """End in order, within so many seconds."""
+
+    seconds: float = STOP_SECONDS
+
+
+Event = LauncherStarted | LauncherExited | Answered | WarmedUp | RanksSeen | DrainAsked | StopAsked
+
+
+# Who does it.
+
+
+class Launcher(Protocol):
+    """The launcher under its guard."""
+
+    def start(self) -> None:
+        """Start both; ``LauncherStarted`` and ``LauncherExited`` follow as events."""
+
+    def terminate(self) -> None:
+        """Ask the launcher to end in order."""
+
+    def kill(self) -> None:
+        """Kill the launcher's whole group."""
+
+
+class Engine(Protocol):
+    """The engine's HTTP interface."""
+
+    def watch(self) -> None:
+        """Begin to ask for its health; ``Answered`` follows."""
+
+    def warm_up(self, seconds: float) -> None:
+        """Ask for one token; ``WarmedUp`` follows."""
+
+    def close(self) -> None:
+        """Ask no more."""
+
+
+class RankWatch(Protocol):
+    """The ranks' actors; ``RanksSeen`` follows whenever something changed."""
+
+    def watch(self) -> None:
+        """Begin to look for the actors."""
+
+    def arm(self) -> None:
+        """All ranks are in their work loop: wait for their deaths."""
+
+    def look(self) -> Mapping[int, RankSight]:
+        """Look now."""
+
+    def close(self) -> None:
+        """Look no more."""
+
+
+@dataclass
+class Inbox:
+    """The core's queue, and the one flag that must not wait in it."""
+
+    events: queue.Queue[Event] = field(default_factory=queue.Queue)
+    broken: threading.Event = field(default_factory=threading.Event)
+    """Set the moment that something died: readiness says no before the cause is known."""
+
+    def put(self, event: Event) -> None:
+        """Let the core know."""
+        if isinstance(event, LauncherExited) or (isinstance(event, RanksSeen) and _dead(event.sights)):
+            self.broken.set()
+        self.events.put(event)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paths:
+    """Where the launcher's traces are."""
+
+    log: Path
+    events: Path
+
+
+class StopRequested(Exception):  # noqa: N818 - it ends the engine, and is no error
+    """The operator wants the engine to end."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__(f"stop within {seconds:g} s")
+        self.seconds = seconds
+
+
+class Supervisor:
+    """One attempt of one engine, from the launcher's start to its end.
+
+    Parameters
+    ----------
+    plan
+        What runs.
+    report
+        The bootstrap job's last report: ranks placed, timings and versions so far.
+    publish
+        Takes each new report.
+    """
+
+    def __init__(
+        self,
+        plan: EnginePlan,
+        report: EngineReport,
+        *,
+        launcher: Launcher,
+        engine: Engine,
+        ranks: RankWatch,
+        inbox: Inbox,
+        paths: Paths,
+        publish: Callable[[EngineReport], None],
+        clock: Clock,
+    ) -> None:
+        self._plan = plan
+        self._report = report
+        self._launcher = launcher
+        self._engine = engine
+        self._ranks = ranks
+        self._inbox = inbox
+        self._paths = paths
+        self._publish = publish
+        self._clock = clock
+        self._exit: LauncherExited | None = None
+        self._started = False
+        self._reading = Stage.STARTING
+
+    @property
+    def report(self) -> EngineReport:
+        """The newest report."""
+        return self._report
+
+    def run(self) -> None:
+        """Live through one attempt; afterwards the state stays readable until the next attempt replaces it."""
+        try:
+            self._load()
+            self._serve()
+        except EngineFailure as failure:
+            self._fail(failure)
+        except StopRequested as request:
+            self._stop(request.seconds)
+        except Exception as error:
+            LOG.exception("the supervisor failed")
+            self._fail(EngineFailure(FailureReason.BOOTSTRAP_ERROR, f"the supervisor failed: {error!r}"))
+
+    # The attempt.
+
+    def _load(self) -> None:
+        deadline = self._clock.monotonic() + self._plan.deadlines.load
+        self._change(phase=Phase.LOADING)
+        self._launcher.start()
+        self._started = True
+        self._engine.watch()
+        self._ranks.watch()
+        self._await(Answered, deadline)
+        self._change(timings=replace(self._report.timings, loaded=self._clock.timestamp()))
+        self._reading = Stage.WARM_UP
+        self._engine.warm_up(max(0.0, deadline - self._clock.monotonic()))
+        warmed = self._await(WarmedUp, deadline)
+        if isinstance(warmed, WarmedUp) and warmed.fault:
+            raise EngineFailure(FailureReason.WARMUP_FAILED, f"the first request failed: {warmed.fault}")
+        self._ranks.arm()
+        # The report of Serving must hold every rank's actor, and the table may have been read before the last came up.
+        self._see(self._look())
+        self._change(phase=Phase.SERVING, timings=replace(self._report.timings, first_token=self._clock.timestamp()))
+
+    def _serve(self) -> None:
+        while True:
+            event = self._inbox.events.get()
+            self._handle(event)
+            if isinstance(event, DrainAsked) and self._report.phase is Phase.SERVING:
+                self._change(phase=Phase.DRAINING)
+
+    def _await(self, kind: type[Event], deadline: float) -> Event:
+        while True:
+            try:
+                event = self._inbox.events.get(timeout=max(0.0, deadline - self._clock.monotonic()))
+            except queue.Empty:
+                raise self._too_late() from None
+            self._handle(event)
+            if isinstance(event, kind):
+                return event
+
+    def _handle(self, event: Event) -> None:
+        if isinstance(event, StopAsked):
+            raise StopRequested(event.seconds)
+        if isinstance(event, LauncherExited):
+            self._exit = event
+            raise self._first_cause({})
+        if isinstance(event, RanksSeen):
+            self._see(event.sights)
+            if _dead(event.sights):
+                raise self._first_cause(event.sights)
+
+    # Why it ended.
+
+    def _first_cause(self, sights: Mapping[int, RankSight]) -> EngineFailure:
+        """Find what died first: the launcher ends because a rank died, and ranks die because the launcher ended."""
+        if self._exit is None:
+            self._wait_for_exit(SETTLE_SECONDS)
+        told = read_events(self._paths.events)
+        if told.reason is not None:
+            return EngineFailure(told.reason, told.message)
+        tail = read_tail(self._paths.log)
+        own = _own_deaths(sights) or _own_deaths(self._look())
+        if own:
+            return self._rank_died(own, tail)
+        if self._exit is None:
+            return self._rank_died(_dead(sights), tail)
+        return self._launcher_ended(self._exit, told, tail)
+
+    def _wait_for_exit(self, seconds: float) -> None:
+        deadline = self._clock.monotonic() + seconds
+        while self._exit is None and (left := deadline - self._clock.monotonic()) > 0:
+            try:
+                event = self._inbox.events.get(timeout=left)
+            except queue.Empty:
+                return
+            if isinstance(event, LauncherExited):
+                self._exit = event
+            elif isinstance(event, RanksSeen):
+                self._see(event.sights)
+
+    def _rank_died(self, dead: Mapping[int, RankSight], tail: tuple[str, ...]) -> EngineFailure:
+        rank = min(dead)
+        place = self._report.ranks[rank]
+        cause = " ".join(dead[rank].cause.split()) or "Ray gives no cause"
+        message = f"rank {rank} on pod {place.pod or place.ray_node} died: {cause}"
+        if self._report.phase is Phase.LOADING and (error := root_cause(tail)):
+            message += f"; last error: {error}"
+        return EngineFailure(FailureReason.RANK_DIED, message, rank)
+
+    def _launcher_ended(self, ended: LauncherExited, told: LaunchEvents, tail: tuple[str, ...]) -> EngineFailure:
+        error = root_cause(tail)
+        how = _describe_exit(ended.code)
+        if self._report.phase is Phase.LOADING and error and ended.code is not None and ended.code >= 0:
+            return EngineFailure(FailureReason.LOAD_FAILED, f"{error} (while {self._stage(told)})")
+        during = f"while {self._stage(told)}" if self._report.phase is Phase.LOADING else "while it served"
+        words = f"; last error: {error}" if error else f"; last line: {last_line(tail)}" if last_line(tail) else ""
+        return EngineFailure(FailureReason.LAUNCHER_EXITED, f"the launcher {how} {during}{words}")
+
+    def _too_late(self) -> EngineFailure:
+        tail = read_tail(self._paths.log)
+        stage = self._stage(read_events(self._paths.events))
+        return EngineFailure(
+            FailureReason.LOAD_TIMEOUT,
+            f"not serving within {self._plan.deadlines.load:g} s, still {stage}; "
+            f"last line: {last_line(tail) or 'none'}",
+        )
+
+    def _stage(self, told: LaunchEvents) -> str:
+        return Stage.WARM_UP if self._reading is Stage.WARM_UP else told.stage
+
+    # The end.
+
+    def _fail(self, failure: EngineFailure) -> None:
+        self._inbox.broken.set()
+        LOG.error("%s: %s", failure.reason, failure.message)
+        tail = read_tail(self._paths.log)
+        self._change(
+            phase=Phase.FAILED,
+            reason=str(failure.reason),
+            message=trim(failure.message, MESSAGE_LIMIT),
+            failed_rank=failure.rank,
+            log_tail=tuple(trim(line, LINE_LIMIT) for line in tail),
+        )
+        self._end()
+
+    def _stop(self, seconds: float) -> None:
+        self._inbox.broken.set()
+        self._engine.close()
+        if self._started and self._exit is None:
+            self._launcher.terminate()
+            self._wait_for_exit(seconds)
+        self._end()
+        self._change(phase=Phase.STOPPED)
+
+    def _end(self) -> None:
+        """Leave nothing behind, and say so of every rank."""
+        self._engine.close()
+        if self._started and self._exit is None:
+            self._launcher.kill()
+            self._wait_for_exit(KILL_SECONDS)
+        deadline = self._clock.monotonic() + FINAL_LOOK_SECONDS
+        while self._started and not self._all_dead() and self._clock.monotonic() < deadline:
+            self._see(self._look())
+            if not self._all_dead():
+                self._clock.sleep(0.5)
+        self._ranks.close()
+
+    def _all_dead(self) -> bool:
+        return all(rank.state in (DEAD, "PENDING") for rank in self._report.ranks)
+
+    # The report.
+
+    def _look(self) -> Mapping[int, RankSight]:
+        try:
+            return self._ranks.look()
+        except Exception as error:  # Ray's tables may be gone with its head; that is not this engine's failure
+            LOG.warning("Ray's actor table could not be read: %s", error)
+            return {}
+
+    def _see(self, sights: Mapping[int, RankSight]) -> None:
+        ranks = tuple(_with_sight(rank, sights.get(rank.rank)) for rank in self._report.ranks)
+        if ranks != self._report.ranks:
+            self._change(ranks=ranks)
+
+    def _change(self, **changes: object) -> None:
+        numbered = {"sequence": self._report.sequence + 1, "time": self._clock.timestamp()}
+        self._report = replace(self._report, **numbered, **changes)  # type: ignore[arg-type]
+        LOG.info("report %d: %s %s", self._report.sequence, self._report.phase, self._report.reason)
+        self._publish(self._report)
+
+
+def _dead(sights: Mapping[int, RankSight]) -> dict[int, RankSight]:
+    return {rank: sight for rank, sight in sights.items() if sight.state == DEAD}
+
+
+def _own_deaths(sights: Mapping[int, RankSight]) -> dict[int, RankSight]:
+    return {rank: sight for rank, sight in _dead(sights).items() if sight.own}
+
+
+def _with_sight(rank: RankReport, sight: RankSight | None) -> RankReport:
+    if sight is None:
+        return rank
+    return replace(rank, state=sight.state, actor_id=sight.actor_id or rank.actor_id, pid=sight.pid or rank.pid)
+
+
+def _describe_exit(code: int | None) -> str:
+    if code is None:
+        return "was lost with its guard"
+    if code < 0:
+        return f"was ended by signal {-code}"
+    return f"ended with exit code {code}"

@@ -1,0 +1,179 @@
+"""What we rely on in vLLM, as data: versions, names, signatures and rules; nothing is imported for it."""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+TESTED_VERSIONS = ("0.32",)
+"""Minor versions with which the tests of the Ray side were run."""
+
+RANK_CLASS = "RayWorkerProc"
+RANK_SENTINEL = "wait_for_init"
+"""A method of a rank's actor that queues behind ``run()``: its reference fails the moment that the actor dies."""
+
+HEALTH_PATH = "/health"
+
+
+@dataclass(frozen=True)
+class Use:
+    """A function or class that ``serve`` uses.
+
+    Attributes
+    ----------
+    file
+        Inside the package.
+    name
+        ``function``, ``Class`` or ``Class.method``.
+    names
+        Parameters of the function, or fields of the class, that must exist.
+    """
+
+    file: str
+    name: str
+    names: tuple[str, ...] = ()
+
+
+USES = (
+    Use("config/parallel.py", "ParallelConfig", ("placement_group", "ray_runtime_env", "ray_workers_use_nsight")),
+    Use("config/vllm.py", "VllmConfig", ("instance_id", "shutdown_timeout")),
+    Use("engine/arg_utils.py", "EngineArgs.create_engine_config", ("usage_context",)),
+    Use("engine/arg_utils.py", "EngineArgs.from_cli_args", ("args",)),
+    Use("entrypoints/launchers/api_server/entry.py", "build_and_serve", ("engine_client", "listen_address", "sock")),
+    Use("entrypoints/launchers/cli_args.py", "make_arg_parser", ("parser",)),
+    Use("entrypoints/launchers/cli_args.py", "validate_parsed_serve_args", ("args",)),
+    Use("entrypoints/launchers/launcher.py", "setup_server", ("args", "reuse_port")),
+    Use("utils/argparse_utils.py", "FlexibleArgumentParser"),
+    Use("v1/engine/async_llm.py", "AsyncLLM.from_vllm_config", ("vllm_config", "usage_context")),
+    Use("v1/executor/ray_executor_v2.py", f"{RANK_CLASS}.{RANK_SENTINEL}"),
+    Use("v1/executor/ray_utils.py", "build_actor_name", ("instance_id", "rank", "tp_size", "pp_size")),
+)
+
+
+def actor_prefix(instance_id: str) -> str:
+    """Give the beginning of the names of an instance's rank actors."""
+    return f"vllm_Worker_{instance_id}"
+
+
+def actor_name(instance_id: str, rank: int, *, tensor: int, pipeline: int) -> str:
+    """Give the name that vLLM gives the actor of a rank."""
+    name = actor_prefix(instance_id)
+    if tensor > 1:
+        name += f"_TP{rank % tensor}"
+    if pipeline > 1:
+        name += f"_PP{rank // tensor}"
+    return name
+
+
+def package_folder() -> Path | None:
+    """Find the vLLM package without importing it."""
+    spec = importlib.util.find_spec("vllm")
+    locations = spec.submodule_search_locations if spec else None
+    return Path(locations[0]) if locations else None
+
+
+def installed_version(package: Path) -> str:
+    """Read the version from the package: builds under other distribution names have no metadata called ``vllm``."""
+    try:
+        text = (package / "_version.py").read_text()
+    except OSError:
+        return ""
+    found = re.search(r"^(?:__version__ = )?version = ['\"]([^'\"]+)['\"]", text, re.MULTILINE)
+    found = found or re.search(r"__version__ = (?:version = )?['\"]([^'\"]+)['\"]", text)
+    return found.group(1) if found else ""
+
+
+def missing_uses(package: Path) -> list[str]:
+    """List what ``serve`` needs and this vLLM has not; sources are parsed, not imported (that would take seconds)."""
+    trees: dict[str, ast.Module | None] = {}
+    return [fault for use in USES if (fault := _missing(package, use, trees))]
+
+
+def is_tested(version: str) -> bool:
+    """Say whether the tests were run with this version."""
+    return ".".join(version.split(".")[:2]) in TESTED_VERSIONS
+
+
+def parallelism_fault(config: Mapping[str, Any], *, tensor: int, pipeline: int) -> str:
+    """Say why a model cannot be cut so, in vLLM's terms; empty when it can, or when the config does not tell."""
+    text = config.get("text_config")
+    shape = {**config, **(text if isinstance(text, dict) else {})}
+    heads = _number(shape, "num_attention_heads", "n_head", "num_heads")
+    kv_heads = _number(shape, "num_key_value_heads") or heads
+    layers = _number(shape, "num_hidden_layers", "n_layer", "num_layers")
+    if heads and heads % tensor:
+        allowed = ", ".join(str(size) for size in range(1, heads + 1) if heads % size == 0)
+        return (
+            f"Total number of attention heads ({heads}) must be divisible by tensor parallel size ({tensor}); "
+            f"possible sizes: {allowed}"
+        )
+    if kv_heads and (kv_heads % tensor if tensor < kv_heads else tensor % kv_heads):
+        return (
+            f"the number of key-value heads ({kv_heads}) and the tensor parallel size ({tensor}) "
+            "must divide one another"
+        )
+    if layers and pipeline > layers:
+        return f"pipeline parallel size ({pipeline}) is larger than the number of layers ({layers})"
+    return ""
+
+
+def _number(shape: Mapping[str, Any], *names: str) -> int:
+    return next((shape[name] for name in names if isinstance(shape.get(name), int)), 0)
+
+
+def _missing(package: Path, use: Use, trees: dict[str, ast.Module | None]) -> str:
+    if use.file not in trees:
+        trees[use.file] = _parse(package / use.file)
+    tree = trees[use.file]
+    if tree is None:
+        return f"vllm/{use.file}"
+    node: ast.AST = tree
+    for part in use.name.split("."):
+        inner = _definition(node, part)
+        if inner is None:
+            return f"vllm/{use.file}: {use.name}"
+        node = inner
+    lacking = sorted(set(use.names) - _names(node))
+    return f"vllm/{use.file}: {use.name}({', '.join(lacking)})" if lacking else ""
+
+
+def _parse(path: Path) -> ast.Module | None:
+    try:
+        return ast.parse(path.read_text())
+    except (OSError, SyntaxError):
+        return None
+
+
+def _definition(node: ast.AST, name: str) -> ast.AST | None:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and child.name == name:
+            return child
+        if isinstance(child, ast.If | ast.Try):
+            inner = _definition(child, name)
+            if inner is not None:
+                return inner
+    return None
+
+
+def _names(node: ast.AST) -> set[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        arguments = node.args
+        return {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
+    assigned = {
+        part.target.id
+        for part in ast.walk(node)
+        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
+    }
+    attributes = {
+        target.attr
+        for part in ast.walk(node)
+        if isinstance(part, ast.Assign)
+        for target in part.targets
+        if isinstance(target, ast.Attribute)
+    }
+    return assigned | attributes
