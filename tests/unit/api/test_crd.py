@@ -22,13 +22,15 @@ Schema = dict[str, Any]
 
 @pytest.fixture(scope="module")
 def version() -> Schema:
+    only: Schema
     (only,) = crd.custom_resource_definition()["spec"]["versions"]
     return only
 
 
 @pytest.fixture(scope="module")
 def schema(version: Schema) -> Schema:
-    return version["schema"]["openAPIV3Schema"]
+    root: Schema = version["schema"]["openAPIV3Schema"]
+    return root
 
 
 def nodes(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema]]:

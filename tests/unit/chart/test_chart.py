@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 from vllm_operator.api.identity import CRD_NAME
+from vllm_operator.runtime.settings import ProcessSettings
 
 ROOT = Path(__file__).parents[3]
 CHART = ROOT / "helm" / "vllm-operator"
@@ -54,11 +55,15 @@ class Rendered:
 
     @property
     def pod(self) -> Object:
-        return self.one("Deployment")["spec"]["template"]["spec"]
+        pod: Object = self.one("Deployment")["spec"]["template"]["spec"]
+        return pod
 
     @property
     def config(self) -> Object:
-        return yaml.safe_load(self.one("ConfigMap")["data"]["config.yaml"])
+        config: Object = yaml.safe_load(self.one("ConfigMap")["data"]["config.yaml"])
+        # The operator refuses to start with what it does not know.
+        ProcessSettings.model_validate(config)
+        return config
 
 
 Render = Callable[..., Rendered]
@@ -173,8 +178,13 @@ def test_config_of_the_defaults(render: Render) -> None:
         "metrics": {"port": 9090},
         "runtime": {"image": "", "rayVersion": "2.60.0", "podTemplate": {}},
         "deadlines": {},
-        "recovery": {"backoffSeconds": 10, "maxBackoffSeconds": 300},
+        "recovery": {"backoffSeconds": 5, "maxBackoffSeconds": 300},
     }
+
+
+def test_defaults_are_the_operator_s_own(render: Render) -> None:
+    read, own = ProcessSettings.model_validate(render().config), ProcessSettings()
+    assert read.model_copy(update={"logging": own.logging}) == own
 
 
 def test_config_of_the_user(render: Render) -> None:
@@ -207,7 +217,7 @@ def test_config_of_the_user(render: Render) -> None:
 
 
 def test_a_changed_configuration_restarts_the_operator(render: Render) -> None:
-    def checksum(values: Object) -> str:
+    def checksum(values: Object) -> Any:
         return render(values).one("Deployment")["spec"]["template"]["metadata"]["annotations"]["checksum/config"]
 
     assert checksum({}) == checksum({"replicaCount": 2})
@@ -215,7 +225,7 @@ def test_a_changed_configuration_restarts_the_operator(render: Render) -> None:
 
 
 def test_image(render: Render) -> None:
-    def image(**values: str) -> str:
+    def image(**values: str) -> Any:
         return render({"image": {"repository": "r/o", **values}}).pod["containers"][0]["image"]
 
     digest = "sha256:" + "0" * 64
@@ -266,7 +276,7 @@ def test_metrics(render: Render) -> None:
 
 
 def test_disruption_budget(render: Render) -> None:
-    def spec(**values: Any) -> Object:
+    def spec(**values: Any) -> Any:
         return render({"podDisruptionBudget": {"enabled": True, **values}}).one("PodDisruptionBudget")["spec"]
 
     assert spec()["maxUnavailable"] == 1
@@ -298,7 +308,7 @@ def test_pass_through(render: Render) -> None:
         "topologySpreadConstraints": [{"maxSkew": 1}],
         "terminationGracePeriodSeconds": 7,
     }
-    extra = {
+    extra: dict[str, list[Object]] = {
         "extraEnv": [{"name": "A", "value": "1"}],
         "extraVolumes": [{"name": "v", "emptyDir": {}}],
         "extraVolumeMounts": [{"name": "v", "mountPath": "/v", "readOnly": True}],

@@ -1,0 +1,157 @@
+"""What a real API server says to good and bad input, with the generated CRD and nothing else.
+
+The models are asked the same in ``tests/unit/api/test_rules.py``: a spec that only one of them takes would be lost
+after it was accepted, or be refused with no reason in its status.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from tests.testbed.bed import Bed
+from tests.testbed.errors import BedError
+from tests.unit.api.cases import BAD_NAMES, CASES, GOOD_NAMES, MODEL, NAME_REFUSAL, Case
+
+from vllm_operator.api.identity import API_VERSION, CRD_NAME, KIND
+
+pytestmark = pytest.mark.contract
+
+ROOT = Path(__file__).parents[2]
+CRD = ROOT / "crds" / f"{CRD_NAME}.yaml"
+
+Create = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def crd(bed: Bed) -> Iterator[None]:
+    there = bool(bed.kubectl("get", "crd", CRD_NAME, "--ignore-not-found"))
+    bed.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
+    bed.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
+
+    def served() -> bool:
+        # Established comes a moment before every request finds the new resource.
+        try:
+            bed.kubectl("get", "vllm", "-A")
+        except BedError:
+            return False
+        return True
+
+    bed.wait_for("the new resource to be served", served, 30)
+    yield
+    if not there:  # a chart that is installed later would not take it over
+        bed.kubectl("delete", "crd", CRD_NAME, "--timeout=60s")
+
+
+@pytest.fixture
+def create(bed: Bed, crd: None, namespace: str) -> Create:
+    def created(spec: Any, *, name: str = "demo", keep: bool = False) -> str:
+        manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+        dry = [] if keep else ["--dry-run=server"]
+        return bed.kubectl(
+            "create", *dry, "--validate=strict", "-n", namespace, "-o", "json", "-f", "-", stdin=json.dumps(manifest)
+        )
+
+    return created
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_verdict(create: Create, case: Case) -> None:
+    if not case.refused:
+        create(case.whole_spec())
+        return
+    with pytest.raises(BedError) as refusal:
+        create(case.whole_spec())
+    assert case.refused in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", GOOD_NAMES)
+def test_good_name(create: Create, name: str) -> None:
+    create({"model": MODEL}, name=name)
+
+
+@pytest.mark.parametrize("name", BAD_NAMES)
+def test_bad_name(create: Create, name: str) -> None:
+    with pytest.raises(BedError) as refusal:
+        create({"model": MODEL}, name=name)
+    assert NAME_REFUSAL in str(refusal.value)
+    assert "at most 40 characters" in str(refusal.value)
+
+
+def test_unknown_field(create: Create) -> None:
+    with pytest.raises(BedError, match=r'unknown field "spec.replica"'):
+        create({"model": MODEL, "replica": 2})
+
+
+def test_spec_is_required(bed: Bed, crd: None, namespace: str) -> None:
+    manifest = {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "demo"}}
+    with pytest.raises(BedError, match="spec: Required value"):
+        bed.kubectl("create", "--dry-run=server", "-n", namespace, "-f", "-", stdin=json.dumps(manifest))
+
+
+def test_defaults_are_filled_in(create: Create) -> None:
+    made = json.loads(create({"model": MODEL}))
+    assert made["spec"] == {
+        "model": MODEL,
+        "image": "",
+        "replicas": 1,
+        "distributedExecutorBackend": "auto",
+        "placement": {"strategy": "PACK"},
+    }
+
+
+def test_fresh_object_is_not_done_and_scales(bed: Bed, create: Create, namespace: str) -> None:
+    create({"model": MODEL}, name="fresh", keep=True)
+    assert bed.api.json("get", "vllm", "fresh", "-n", namespace)["status"] == {"observedGeneration": -1}
+    bed.kubectl("scale", "vllm", "fresh", "-n", namespace, "--replicas=3")
+    assert bed.api.json("get", "vllm", "fresh", "-n", namespace)["spec"]["replicas"] == 3
+    # A write of the status reaches no spec and moves no generation.
+    both = {"status": {"observedGeneration": 2, "replicas": 1, "selector": "a=b"}, "spec": {"replicas": 9}}
+    patch = ["patch", "vllm", "fresh", "-n", namespace, "--subresource=status", "--type=merge"]
+    bed.kubectl(*patch, "-p", json.dumps(both))
+    after = bed.api.json("get", "vllm", "fresh", "-n", namespace)
+    assert after["spec"]["replicas"] == 3
+    assert after["metadata"]["generation"] == 2
+    scale = bed.api.json("get", "vllm", "fresh", "-n", namespace, "--subresource=scale")
+    assert scale["status"] == {"replicas": 1, "selector": "a=b"}
+    line = bed.kubectl("get", "vllm", "-n", namespace)
+    assert line.split("\n")[0].split() == ["NAME", "READY", "REASON", "MODEL", "SERVING", "DESIRED", "AGE"]
+
+
+@pytest.mark.parametrize("example", sorted((ROOT / "examples").glob("*.yaml")), ids=lambda path: path.stem)
+def test_example(bed: Bed, crd: None, namespace: str, example: Path) -> None:
+    bed.kubectl("create", "--dry-run=server", "--validate=strict", "-n", namespace, "-f", str(example))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"watchNamespaces": ["default"], "podDisruptionBudget": {"enabled": True}, "networkPolicy": {"enabled": True}},
+        {"replicaCount": 2, "metrics": {"enabled": False}, "crds": {"keep": False}},
+    ],
+    ids=["defaults", "one namespace", "two replicas"],
+)
+def test_chart_is_admitted(bed: Bed, namespace: str, tmp_path: Path, values: dict[str, Any]) -> None:
+    helm = os.environ.get("HELM") or shutil.which("helm") or bed.bin / "helm"
+    file = tmp_path / "values.yaml"
+    file.write_text(yaml.safe_dump(values))
+    command = [str(helm), "template", "vllm-operator", str(ROOT / "helm" / "vllm-operator"), "-n", namespace]
+    rendered = subprocess.run([*command, "-f", str(file)], capture_output=True, text=True, check=True).stdout  # noqa: S603
+    bed.kubectl(
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        "--dry-run=server",
+        "--validate=strict",
+        "-f",
+        "-",
+        stdin=rendered,
+    )
