@@ -6,6 +6,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
+CRDS := crds/vllmdeployments.vllm-operator.io.yaml helm/vllm-operator/templates/crds/vllmdeployments.vllm-operator.io.yaml
 RUN := PYTHONPATH=operator:. $(PY)
 export PYTHONDONTWRITEBYTECODE := 1
 # A company's or a mirror's certificate authority, where the system knows one that Python's own list does not.
@@ -62,7 +63,7 @@ verify: install ## Formatting, lint, types, architecture, and that generated fil
 	@MYPYPATH=operator $(VENV)/bin/mypy -p vllm_operator -p vllm_bootstrap
 	@MYPYPATH=operator $(VENV)/bin/mypy -p tests.testbed
 	@PYTHONPATH=operator $(VENV)/bin/lint-imports --no-logo
-	@$(RUN) -m vllm_operator.api.crd --check
+	@$(RUN) -m vllm_operator.api.crd --check $(CRDS)
 
 .PHONY: test-unit
 test-unit: install ## The fast tests: no cluster needed.
@@ -74,7 +75,7 @@ test-cluster: install ## The tests on the test bed: contracts, cluster, engines.
 
 .PHONY: generate
 generate: install ## Write the CRD from the models, into crds/ and the chart.
-	@$(RUN) -m vllm_operator.api.crd
+	@$(RUN) -m vllm_operator.api.crd $(CRDS)
 
 .PHONY: format
 format: install ## Format the code.

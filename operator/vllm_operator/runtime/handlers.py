@@ -71,7 +71,7 @@ def _gist(body: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def operator_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
+def operator_settings() -> kopf.OperatorSettings:
     """Give kopf's settings for a process that only watches."""
     settings = kopf.OperatorSettings()
     settings.watching.server_timeout = 600
@@ -84,7 +84,6 @@ def operator_settings(*, cluster_wide: bool) -> kopf.OperatorSettings:
         settings.watching.label_selectors[group, plural] = f"{identity.LABEL_MANAGED_BY}={identity.MANAGER}"
     settings.networking.request_timeout = 60
     settings.posting.enabled = False
-    settings.scanning.disabled = not cluster_wide
     settings.peering.standalone = True
     logging.getLogger("kopf.objects").setLevel(logging.WARNING)
     return settings

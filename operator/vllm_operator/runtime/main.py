@@ -184,7 +184,7 @@ async def _watch(
 ) -> None:
     await kopf.operator(
         registry=registry,
-        settings=operator_settings(cluster_wide=not settings.watch_namespaces),
+        settings=operator_settings(),
         standalone=True,
         clusterwide=not settings.watch_namespaces,
         namespaces=settings.watch_namespaces,

@@ -13,7 +13,7 @@ from vllm_operator.runtime.metrics import Metrics
 async def serve(
     *, probes_port: int, metrics_port: int, metrics: Metrics, problem: Callable[[], str], ready: Callable[[], bool]
 ) -> list[web.AppRunner]:
-    """Start both servers.
+    """Start the servers; a port of 0 means that one is not wanted.
 
     Parameters
     ----------
@@ -37,7 +37,8 @@ async def serve(
     probes.add_routes([web.get("/healthz", healthz), web.get("/readyz", readyz)])
     scrape = web.Application()
     scrape.add_routes([web.get("/metrics", metrics_)])
-    return [await _start(probes, probes_port), await _start(scrape, metrics_port)]
+    wanted = [(probes, probes_port), (scrape, metrics_port)]
+    return [await _start(application, port) for application, port in wanted if port]
 
 
 async def _start(application: web.Application, port: int) -> web.AppRunner:
