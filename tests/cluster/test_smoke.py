@@ -263,16 +263,18 @@ def test_kuberay_makes_a_ray_cluster_whose_nodes_are_the_pods(bed: Bed, namespac
     bed.kubectl("create", "secret", "generic", "ray-token", f"--from-literal=token={TOKEN}", "-n", namespace)
     bed.api.apply(ray_cluster(runtime), namespace=namespace)
 
-    def ready_pods() -> dict[str, str]:
+    def ready_pods() -> dict[str, str] | None:
         items = bed.api.json("get", "pods", "-n", namespace, "-l", "ray.io/cluster=smoke")["items"]
         ready = [
             item
             for item in items
             if any(c["type"] == "Ready" and c["status"] == "True" for c in item["status"].get("conditions", []))
         ]
-        return {item["status"]["podIP"]: item["metadata"]["labels"]["ray.io/node-type"] for item in ready}
+        found = {item["status"]["podIP"]: item["metadata"]["labels"]["ray.io/node-type"] for item in ready}
+        return found if len(found) == 3 else None
 
-    pods = bed.wait_for("head and two workers", lambda: ready_pods() if len(ready_pods()) == 3 else None, 180.0)
+    pods = bed.wait_for("head and two workers", ready_pods, 180.0)
+    assert pods is not None
     assert sorted(pods.values()) == ["head", "worker", "worker"]
     (head,) = (address for address, kind in pods.items() if kind == "head")
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+_DEFAULT_ENV = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 _AUTHORITIES = "certs/ca-certificates.crt"
 
 
@@ -61,9 +62,7 @@ class Image:
     name: str
     entries: Mapping[str, Entry]
     entrypoint: Sequence[str] = ()
-    env: Mapping[str, str] = field(
-        default_factory=lambda: {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-    )
+    env: Mapping[str, str] = field(default_factory=lambda: dict(_DEFAULT_ENV))
 
 
 def layer(entries: Mapping[str, Entry]) -> bytes:
@@ -89,30 +88,46 @@ def write(image: Image, target: Path) -> None:
     """Write an image as a docker-archive."""
     data = layer(image.entries)
     digest = hashlib.sha256(data).hexdigest()
-    config = json.dumps(
+    config = configuration(digest, image.entrypoint, image.env)
+    with tarfile.open(target, "w") as tar:
+        add_bytes(tar, configuration_name(config), config)
+        add_bytes(tar, f"{digest}/layer.tar", data)
+        add_bytes(tar, "manifest.json", manifest(image.name, config, digest))
+
+
+def configuration(digest: str, entrypoint: Sequence[str] = (), env: Mapping[str, str] = _DEFAULT_ENV) -> bytes:
+    """Write the configuration of an image of one layer."""
+    settings = {
+        "Entrypoint": list(entrypoint) or None,
+        "Env": [f"{name}={value}" for name, value in env.items()],
+    }
+    return json.dumps(
         {
             "architecture": "amd64",
             "os": "linux",
-            "config": {
-                "Entrypoint": list(image.entrypoint) or None,
-                "Env": [f"{name}={value}" for name, value in image.env.items()],
-            },
+            "config": settings,
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
             "history": [{"created_by": "testbed"}],
         }
     ).encode()
-    write_archive(target, image.name, config, f"{digest}/layer.tar", data)
 
 
-def write_archive(target: Path, name: str, config: bytes, layer_path: str, data: bytes) -> None:
-    """Write configuration, layer and manifest into a docker-archive."""
-    config_name = f"{hashlib.sha256(config).hexdigest()}.json"
-    manifest = json.dumps([{"Config": config_name, "RepoTags": [name], "Layers": [layer_path]}]).encode()
-    with tarfile.open(target, "w") as tar:
-        for path, content in ((config_name, config), (layer_path, data), ("manifest.json", manifest)):
-            info = tarfile.TarInfo(path)
-            info.size = len(content)
-            tar.addfile(info, io.BytesIO(content))
+def configuration_name(config: bytes) -> str:
+    """Give the name of the configuration in the archive."""
+    return f"{hashlib.sha256(config).hexdigest()}.json"
+
+
+def manifest(name: str, config: bytes, digest: str) -> bytes:
+    """Write the manifest of an image of one layer."""
+    entry = {"Config": configuration_name(config), "RepoTags": [name], "Layers": [f"{digest}/layer.tar"]}
+    return json.dumps([entry]).encode()
+
+
+def add_bytes(tar: tarfile.TarFile, path: str, data: bytes) -> None:
+    """Add a file with given content."""
+    info = tarfile.TarInfo(path)
+    info.size = len(data)
+    tar.addfile(info, io.BytesIO(data))
 
 
 def pause(name: str, program: Path) -> Image:

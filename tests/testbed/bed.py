@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import cgroups, cluster, kuberay, nodes, python_runtime, waiting
+from . import cgroups, cluster, imagebuild, kuberay, nodes, python_runtime, waiting
 from .kube import Kubectl
 from .layout import Layout
 from .python_runtime import Runtime
@@ -116,8 +117,12 @@ class Bed:
 
     def import_image(self, archive: Path) -> None:
         """Make the images of an archive known on every node."""
-        for node in self.nodes:
-            nodes.import_image(self.layout, node.name, archive)
+        with ThreadPoolExecutor(max_workers=len(self.nodes)) as pool:
+            list(pool.map(lambda node: nodes.import_image(self.layout, node.name, archive), self.nodes))
+
+    def build_image(self, file: Path, tag: str, build_args: Mapping[str, str] | None = None) -> Path:
+        """Build an image, or find the one that was built from the same content; see :func:`.imagebuild.build`."""
+        return imagebuild.build(self.layout, file, tag, build_args=build_args)
 
     def stop_node(self, name: str) -> None:
         """Switch a node's machine off: kubelet, containerd and all its containers are killed."""

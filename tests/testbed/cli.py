@@ -8,10 +8,10 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from . import cluster, components, python_runtime
+from . import cluster, components, imagebuild, python_runtime
 from .bed import Bed
 from .errors import BedError
-from .layout import Layout
+from .layout import REPOSITORY, Layout
 from .process import Daemons
 from .spec import BedSpec, parse_nodes
 
@@ -105,8 +105,15 @@ def _kuberay(layout: Layout, args: argparse.Namespace) -> int:
     return 0
 
 
-def _image(layout: Layout, args: argparse.Namespace) -> int:
+def _image_import(layout: Layout, args: argparse.Namespace) -> int:
     _bed(layout).import_image(args.archive.resolve())
+    return 0
+
+
+def _image_build(layout: Layout, args: argparse.Namespace) -> int:
+    values = dict(pair.partition("=")[::2] for pair in args.build_arg)
+    context = args.context.resolve()
+    print(imagebuild.build(layout, args.file.resolve(), args.tag, build_args=values, context=context))
     return 0
 
 
@@ -139,9 +146,16 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("name")
     ray = verb("kuberay", _kuberay, "KubeRay's CRDs and operator")
     ray.add_argument("action", choices=("install", "uninstall", "start", "stop"))
-    image = verb("image", _image, "container images")
-    image.add_argument("action", choices=("import",))
-    image.add_argument("archive", type=Path)
+    image = verbs.add_parser("image", help="container images").add_subparsers(required=True, metavar="action")
+    build = image.add_parser("build", help="build a Dockerfile, or find its image; print the path of the archive")
+    build.set_defaults(action_of_verb=_image_build)
+    build.add_argument("--file", type=Path, required=True, help="the Dockerfile")
+    build.add_argument("--tag", required=True)
+    build.add_argument("--build-arg", action="append", default=[], metavar="NAME=VALUE")
+    build.add_argument("--context", type=Path, default=REPOSITORY, help="what COPY copies from; default: the checkout")
+    add = image.add_parser("import", help="make the images of an archive known on every node")
+    add.set_defaults(action_of_verb=_image_import)
+    add.add_argument("archive", type=Path)
     return top
 
 

@@ -20,12 +20,12 @@ from .python_runtime import Runtime
 def bed() -> Iterator[Bed]:
     """Give a healthy bed."""
     present = Bed.find()
-    if present is not None:
-        yield present
-        return
-    started = Bed.up()
-    yield started
-    started.down()
+    found = present or Bed.up()
+    if not found.spec.kuberay:
+        found.install_kuberay()
+    yield found
+    if present is None:
+        found.down()
 
 
 @pytest.fixture(scope="session")

@@ -87,8 +87,14 @@ def ctr(layout: Layout, node: str, *args: str | Path) -> str:
 
 
 def import_image(layout: Layout, node: str, archive: Path) -> None:
-    """Make the images of an archive known on a node."""
+    """Make the images of an archive known on a node; do nothing when this very archive was imported before."""
+    facts = archive.stat()
+    mark = layout.node(node) / "imported" / f"{archive.name}-{facts.st_ino}-{facts.st_size}-{facts.st_mtime_ns}"
+    if mark.exists():
+        return
     ctr(layout, node, "images", "import", archive)
+    mark.parent.mkdir(exist_ok=True)
+    mark.touch()
 
 
 def start_kubelet(layout: Layout, spec: BedSpec, node: NodeSpec) -> None:
