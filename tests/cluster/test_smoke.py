@@ -11,10 +11,8 @@ import pytest
 from tests.testbed import render
 from tests.testbed.bed import Bed, overlay
 from tests.testbed.errors import BedError
-from tests.testbed.fixtures import bed, kubectl, namespace, runtime
 from tests.testbed.python_runtime import Runtime
 
-__all__ = ["bed", "kubectl", "namespace", "runtime"]
 pytestmark = pytest.mark.cluster
 
 TOKEN = "a-token-of-the-smoke-test"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -125,7 +125,9 @@ def build(layout: Layout) -> None:
 
 def install_packages(layout: Layout) -> None:
     """Install the Debian packages that are missing."""
-    missing = [name for name in DEBIAN_PACKAGES if not _installed(name)]
+    # Debian's own Python cannot make virtual environments without a package of its own.
+    wanted = (*DEBIAN_PACKAGES, "python3-venv") if sys.base_prefix == "/usr" else DEBIAN_PACKAGES
+    missing = [name for name in wanted if not _installed(name)]
     if not missing:
         return
     log = layout.cache / "logs" / "apt.log"
@@ -216,8 +218,3 @@ def _link(link: Path, target: Path) -> None:
         return
     link.unlink(missing_ok=True)
     link.symlink_to(target)
-
-
-def go_version() -> str:
-    """Give the version of the Go tool chain, for reports."""
-    return subprocess.run(["go", "version"], capture_output=True, text=True, check=True).stdout.strip()

@@ -210,7 +210,7 @@ class Daemons:
         with self._layout.log(name).open("ab") as log:
             subprocess.run(
                 ["/bin/sh", "-c", _LAUNCH, "sh", str(record), *(str(word) for word in command)],
-                env={**os.environ, **(env or {}), MARKER: str(self._layout.state)},
+                env=self._environment(env or {}),
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -219,6 +219,11 @@ class Daemons:
                 check=True,
             )
         wait_for(f"{name} to be started", lambda: self.get(name), 5.0, interval=0.01)
+
+    def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
+        # Not the caller's whole environment: a proxy in it would be asked for the addresses of the bridge.
+        inherited = {name: os.environ[name] for name in ("HOME", "LANG", "PATH") if name in os.environ}
+        return {**inherited, **extra, MARKER: str(self._layout.state)}
 
     def stop(self, name: str, grace: float = 5.0) -> None:
         """Stop a daemon and forget it."""
