@@ -347,9 +347,17 @@ def _coming_up(
             now,
         )
         return _newly_failed(draft, failure, recovery, now)
-    state = EngineState(report.phase.value)
-    reason = {EngineState.PLACING: Reason.PLACING, EngineState.LOADING: Reason.LOADING}.get(state, Reason.DRAINING)
-    return EngineStep(replica=draft.replica(state, reason, report.message), requeue_after=left, joined=True)
+    state, reason, message = _PHASES[report.phase]
+    replica = draft.replica(state, reason, report.message or message)
+    return EngineStep(replica=replica, requeue_after=left, joined=True)
+
+
+_PHASES = {
+    contract.Phase.PLACING: (EngineState.PLACING, Reason.PLACING, "its ranks are being placed"),
+    contract.Phase.LOADING: (EngineState.LOADING, Reason.LOADING, "vLLM starts its ranks and loads the model"),
+    contract.Phase.DRAINING: (EngineState.DRAINING, Reason.DRAINING, "it takes no new requests"),
+    contract.Phase.STOPPED: (EngineState.STOPPED, Reason.DRAINING, "it was stopped"),
+}
 
 
 def _serving(draft: _Draft, report: contract.EngineReport, recovery: Recovery, now: datetime.datetime) -> EngineStep:
