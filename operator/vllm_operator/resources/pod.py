@@ -54,7 +54,7 @@ def pod_template(
     """
     location = locate(spec.model)
     template = {
-        "metadata": _metadata(spec, owner, names, role),
+        "metadata": {"labels": dict(spec.pod.labels), "annotations": dict(spec.pod.annotations)},
         "spec": {
             **_scheduling(spec, shape, owner, names, role),
             "enableServiceLinks": False,
@@ -80,14 +80,16 @@ def pod_template(
     }
     if not template["spec"]["serviceAccountName"]:
         del template["spec"]["serviceAccountName"]
-    return dict(merge(merge(template, defaults.pod_template), spec.pod.template or {}))
+    laid = dict(merge(merge(template, defaults.pod_template), spec.pod.template or {}))
+    theirs = (laid["metadata"].get("labels") or {}).items()
+    # Services and this operator itself find the pods by ours: a user adds labels, but changes none and fakes none.
+    tags = {key: value for key, value in theirs if not key.startswith(f"{identity.GROUP}/")}
+    return {**laid, "metadata": {**laid["metadata"], "labels": {**tags, **_own_labels(owner, names, role)}}}
 
 
-def _metadata(spec: VLLMDeploymentSpec, owner: Owner, names: EngineNames, role: Role) -> dict[str, Any]:
+def _own_labels(owner: Owner, names: EngineNames, role: Role) -> dict[str, str]:
     own = {**engine_labels(owner, names.index), LABEL_COMPONENT: role.value}
-    if role is Role.LEAD:
-        own[identity.LABEL_LEAD] = "true"
-    return {"labels": {**spec.pod.labels, **own}, "annotations": dict(spec.pod.annotations)}
+    return {**own, identity.LABEL_LEAD: "true"} if role is Role.LEAD else own
 
 
 def _service_account(spec: VLLMDeploymentSpec, names: EngineNames, role: Role) -> str:
@@ -100,12 +102,21 @@ def _scheduling(spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, names: Eng
     source = spec.ray_head if role is Role.HEAD else spec.pod
     affinity = dict(source.affinity or {})
     if role is not Role.HEAD and shape.pods > 1:
-        affinity = merge(_strategy_affinity(shape.strategy, owner, names), affinity)
+        affinity = _both(_strategy_affinity(shape.strategy, owner, names), affinity)
     return {
         "nodeSelector": dict(source.node_selector),
         "tolerations": [dict(item) for item in source.tolerations],
         "affinity": affinity,
     }
+
+
+def _both(ours: Any, theirs: Any) -> Any:
+    """Join two affinities, terms and all: a user's own term must not undo the strategy."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        return {**ours, **{key: _both(ours[key], value) if key in ours else value for key, value in theirs.items()}}
+    if isinstance(ours, list) and isinstance(theirs, list):
+        return [*ours, *theirs]
+    return theirs
 
 
 def _strategy_affinity(strategy: Strategy, owner: Owner, names: EngineNames) -> dict[str, Any]:
