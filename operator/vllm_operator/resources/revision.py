@@ -15,6 +15,7 @@ from typing import Any
 
 from vllm_operator.api import identity
 from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner, labels, metadata
 
 _POD_FIELDS = ("image", "placement", "pod", "rayHead")
@@ -65,7 +66,8 @@ def hashes(spec: VLLMDeploymentSpec) -> tuple[str, str]:
         "env": [variable for variable in environment if "valueFrom" in variable],
         "envFrom": given.get("envFrom", []),
         "model": {key: model[key] for key in ("hfTokenSecret", "cache") if key in model},
-        "claim": model.get("uri", "") if str(model.get("uri", "")).startswith("pvc://") else "",
+        # What is mounted: the claim without the path in it; a hub's cache; nothing for a path in the image.
+        "mount": [spec.model.uri.partition("://")[0], locate(spec.model).claim],
     }
     shared = {key: given[key] for key in _BOTH_FIELDS if key in given}
     pods = {**shared, **{key: given[key] for key in _POD_FIELDS if key in given}, "files": files}
