@@ -455,6 +455,11 @@ class VLLMDeploymentSpec(ApiModel):
                 f"distributedExecutorBackend {self.distributed_executor_backend} is not served by this version: "
                 "use ray or auto"
             )
+        if names := _reserved_in(self.pod.template):
+            raise ValueError(
+                f"pod.template sets {', '.join(names)}: the operator sets it itself, from the pod's address and the "
+                "placement"
+            )
         if len({variable.name for variable in self.env}) != len(self.env):
             raise ValueError("env: every name may stand once")
         if placement.strategy is Strategy.STRICT_PACK and (placement.gpus_per_pod or self.world_size) < self.world_size:
@@ -470,6 +475,23 @@ class VLLMDeploymentSpec(ApiModel):
                     + (f"; use {_ARGUMENT_FIELDS[name]}" if name in _ARGUMENT_FIELDS else "")
                 )
         return self
+
+
+def _reserved_in(template: Any) -> list[str]:
+    """Give the variables of the operator that a pod template sets; its shape is the API server's to judge."""
+    found: set[str] = set()
+    waiting = [template]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            variables = item.get("env")
+            for entry in variables if isinstance(variables, list) else []:
+                if isinstance(entry, dict) and entry.get("name") in RESERVED_ENVIRONMENT:
+                    found.add(entry["name"])
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return sorted(found)
 
 
 def refused_argument(argument: str) -> str | None:
