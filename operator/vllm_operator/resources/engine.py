@@ -13,7 +13,6 @@ from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import EngineNames, Owner
 from vllm_operator.resources.pod import environment_files
 
-
 NSIGHT_ARGUMENT = "--ray-workers-use-nsight"
 """vLLM's own option: each rank runs under Ray's nsight plugin."""
 

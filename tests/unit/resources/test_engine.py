@@ -1,0 +1,123 @@
+"""What vLLM is told, and the plan of one attempt."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.unit.resources import samples
+
+from vllm_bootstrap import contract
+from vllm_operator.api.spec import Model
+from vllm_operator.planning.shapes import plan_shape
+from vllm_operator.resources.engine import Attempt, engine_part, engine_plan
+from vllm_operator.resources.model import locate
+from vllm_operator.resources.names import EngineNames
+
+
+@pytest.mark.parametrize(
+    ("uri", "argument"),
+    [
+        ("hf://org/name", "org/name"),
+        ("hf://gpt2", "gpt2"),
+        ("pvc://claim", "/mnt/models/claim"),
+        ("pvc://claim/", "/mnt/models/claim"),
+        ("pvc://claim/a/b/", "/mnt/models/claim/a/b"),
+        ("file:///opt/models/m", "/opt/models/m"),
+    ],
+)
+def test_model_argument(uri: str, argument: str) -> None:
+    assert locate(Model(uri=uri)).argument == argument
+
+
+def part(*specs: samples.Object) -> samples.Object:
+    spec = samples.spec_of(*specs)
+    nodes = [type(node)(name=node.name, gpus=node.gpus, labels=spec.pod.node_selector) for node in samples.NODES]
+    return engine_part(spec=spec, shape=plan_shape(spec, nodes), owner=samples.OWNER)
+
+
+def test_arguments_of_a_typical_spec() -> None:
+    assert part(samples.TYPICAL)["arguments"] == [
+        "--model=/opt/models/smollm2",
+        "--served-model-name=demo",
+        "--host=0.0.0.0",
+        "--port=8000",
+        "--tensor-parallel-size=1",
+        "--pipeline-parallel-size=2",
+        "--distributed-executor-backend=ray",
+        "--max-model-len=2048",
+        "--dtype=bfloat16",
+        "-cc.mode=2",
+    ]
+
+
+def test_every_field_reaches_vllm() -> None:
+    found = part(samples.EVERYTHING)["arguments"]
+    for argument in (
+        "--model=org/name",
+        "--revision=v1",
+        "--served-model-name=served",
+        "--gpu-memory-utilization=0.9",
+        "--quantization=fp8",
+        "--kv-cache-dtype=fp8",
+        "--max-num-seqs=64",
+    ):
+        assert argument in found
+
+
+def test_absent_fields_are_not_told() -> None:
+    assert len(part()["arguments"]) == 7
+
+
+def test_environment_holds_no_secret_and_files_are_named() -> None:
+    found = part(samples.EVERYTHING)
+    assert found["environment"] == {"PLAIN": "1"}
+    assert found["environmentFiles"] == ["CONFIG", "HF_TOKEN", "SECRET"]
+    assert found["environmentPrefixes"] == ["A_", ""]
+    assert part({"env": [{"name": "EMPTY"}]})["environment"] == {"EMPTY": ""}
+
+
+def plan(number: int = 1, *specs: samples.Object, index: int = 0) -> contract.EnginePlan:
+    found = part(*(specs or (samples.TYPICAL,)))
+    return engine_plan(
+        owner=samples.OWNER,
+        names=EngineNames.of(samples.OWNER, index, "aaaaaaaa"),
+        revision="eeeeeeee-aaaaaaaa",
+        part=json.loads(json.dumps(found)),
+        attempt=Attempt(number=number, ray_session="session_1"),
+        deadlines=contract.Deadlines(load=99),
+    )
+
+
+def test_plan_says_all_that_the_ray_side_needs() -> None:
+    made = plan()
+    assert (made.deployment, made.namespace, made.uid) == ("demo", "models", samples.OWNER.uid)
+    assert (made.engine, made.revision, made.attempt) == ("engine-0", "eeeeeeee-aaaaaaaa", 1)
+    assert made.world_size == 2 == sum(group.pods * group.gpus for group in made.groups)
+    assert made.groups[0] == contract.PodGroup(name="lead", pods=1, gpus=1)
+    assert made.report == contract.ReportTarget(namespace="models", config_map="demo-0-aaaaaaaa-report")
+    assert made.instance_id == "demo-0f0e0d0c-engine-0-1"
+    assert made.deadlines.load == 99
+    assert not made.nsight
+    assert contract.loads(contract.EnginePlan, contract.dumps(made)) == made
+
+
+def test_sources_of_variables_are_folders_on_the_lead() -> None:
+    made = plan(1, samples.EVERYTHING)
+    assert made.environment_sources == (
+        contract.EnvironmentSource(directory="/var/run/vllm-operator/env-from/0", prefix="A_"),
+        contract.EnvironmentSource(directory="/var/run/vllm-operator/env-from/1"),
+    )
+
+
+def test_nsight_passes_through() -> None:
+    made = plan(1, {"vllmConfig": {"extraArgs": ["--ray-workers-use-nsight"]}})
+    assert made.nsight
+    assert "--ray-workers-use-nsight" in made.arguments
+
+
+def test_attempts_and_engines_have_jobs_and_actors_of_their_own() -> None:
+    plans = [plan(1), plan(2), plan(1, index=1)]
+    assert len({item.instance_id for item in plans}) == 3
+    assert len({contract.job_id(item) for item in plans}) == 3
+    assert contract.job_id(plan(1)) == contract.job_id(plan(1))
