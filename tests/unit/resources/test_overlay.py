@@ -16,7 +16,7 @@ BASE = {
                 "image": "i",
                 "env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": {"fieldRef": {"fieldPath": "x"}}}],
                 "ports": [{"name": "http", "containerPort": 8000}],
-                "volumeMounts": [{"name": "dshm", "mountPath": "/dev/shm"}],
+                "volumeMounts": [{"name": "dshm", "mountPath": "/cache"}],
                 "readinessProbe": {"tcpSocket": {"port": 1}, "periodSeconds": 5},
             }
         ],
@@ -56,13 +56,13 @@ def container(**fields: Any) -> dict[str, Any]:
         pytest.param(
             container(volumeMounts=[{"name": "dshm", "mountPath": "/x"}]),
             ["volumeMounts"],
-            [{"name": "dshm", "mountPath": "/dev/shm"}, {"name": "dshm", "mountPath": "/x"}],
+            [{"name": "dshm", "mountPath": "/cache"}, {"name": "dshm", "mountPath": "/x"}],
             id="a volume mounted twice",
         ),
         pytest.param(
-            container(volumeMounts=[{"name": "own", "mountPath": "/dev/shm"}]),
+            container(volumeMounts=[{"name": "own", "mountPath": "/cache"}]),
             ["volumeMounts"],
-            [{"name": "own", "mountPath": "/dev/shm"}],
+            [{"name": "own", "mountPath": "/cache"}],
             id="another volume at the same place",
         ),
         pytest.param(
