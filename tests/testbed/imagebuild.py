@@ -16,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from . import archive, components, dockerfile
+from . import archive, components, dockerfile, mounts
 from .errors import BedError
 from .layout import REPOSITORY, Layout
 from .process import Command, run, run_logged
@@ -26,6 +26,7 @@ from .python_runtime import digest
 SUITE = "bookworm"
 BASE_PACKAGES = ("ca-certificates", "python3", "python3-pip", "python3-venv")
 _KEPT = 3
+_MOST_IMAGES = 80
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _PIP_FILES = ("/etc/pip.conf", "~/.config/pip/pip.conf", "~/.pip/pip.conf")
 _PIP_KEYS = ("index-url", "extra-index-url", "trusted-host", "timeout")
@@ -66,7 +67,7 @@ def build(
     facts = {"tag": tag, "base": base.name, "arguments": json.dumps(arguments, sort_keys=True)}
     modes = {name: oct(path.stat().st_mode & 0o111) for name, path in files.items()}
     key = digest([file, *files.values()], {**facts, "files": json.dumps(modes)})
-    name = re.sub(r"[^a-z0-9]+", "-", tag.lower()).strip("-")
+    name = archive_name(tag)
     target = layout.cache / "images" / f"{name}-{key}.tar"
     if not target.exists():
         with part(f"image {tag}"):
@@ -80,7 +81,10 @@ def _build(
 ) -> None:
     log = layout.cache / "logs" / "image-build.log"
     storage = _storage(layout)
+    _limit_storage(layout)
     _ensure_base_in_storage(layout, log)
+    # One name for all versions: the one before becomes nameless, and its layers serve as cache.
+    local = f"localhost/testbed-build/{archive_name(tag)}"
     temporary = target.with_name(f".{target.name}.{os.getpid()}")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="image-", dir=layout.cache) as folder:
@@ -95,12 +99,18 @@ def _build(
             volumes.append(f"--volume={_AUTHORITIES}:{_AUTHORITIES}:ro")
         command: Command = ["buildah", *storage, "bud", "--isolation=chroot", "--layers", "--pull-never", *volumes]
         values = [f"--build-arg={name}={value}" for name, value in arguments.items()]
-        run_logged([*command, *values, f"--file={file}", f"--tag={tag}", context], log)
+        run_logged([*command, *values, f"--file={file}", f"--tag={local}", context], log)
     try:
-        run_logged(["buildah", *storage, "push", tag, f"docker-archive:{temporary}:{tag}"], log)
+        run_logged(["buildah", *storage, "push", local, f"docker-archive:{temporary}:{tag}"], log)
         temporary.rename(target)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def archive_name(tag: str) -> str:
+    """Give the name under which all versions of an image are kept: the tag's name without its version."""
+    repository = re.sub(r":[^:/]*$", "", tag)
+    return re.sub(r"[^a-z0-9]+", "-", repository.lower()).strip("-")
 
 
 def _storage(layout: Layout) -> list[str]:
@@ -181,6 +191,12 @@ def _ensure_base_in_storage(layout: Layout, log: Path) -> None:
         run(["buildah", *storage, "inspect", "--type=image", _base_name()])
     except BedError:
         run_logged(["buildah", *storage, "pull", f"docker-archive:{ensure_base(layout)}"], log)
+
+
+def _limit_storage(layout: Layout) -> None:
+    """Throw buildah's storage away when too many nameless layers have gathered in it."""
+    if len(run(["buildah", *_storage(layout), "images", "--all", "--quiet"]).split()) > _MOST_IMAGES:
+        mounts.remove_tree(layout.cache / "buildah")
 
 
 def _prune(folder: Path, name: str) -> None:

@@ -49,6 +49,12 @@ def test_a_missing_source_is_named(tmp_path: Path) -> None:
         dockerfile.context_files(tmp_path, "COPY lost.txt /x\n")
 
 
+@pytest.mark.parametrize("tag", ["localhost/vllm-operator/operator:1", "localhost/vllm-operator/operator:0123abc"])
+def test_all_versions_of_an_image_share_a_name_so_that_old_ones_are_removed(tag: str) -> None:
+    assert imagebuild.archive_name(tag) == "localhost-vllm-operator-operator"
+    assert imagebuild.archive_name("registry:5000/x") == "registry-5000-x"
+
+
 def test_pip_in_a_build_uses_the_index_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIP_INDEX_URL", "https://mirror.test/simple")
     assert "index-url = https://mirror.test/simple" in imagebuild.pip_configuration().splitlines()
