@@ -386,7 +386,7 @@ def loads(kind: type[T], text: str) -> T:
     Raises
     ------
     ContractError
-        No JSON object, a key without a default is missing, a value has the wrong type, or ``version`` is later than ours.
+        No JSON object, a key without a default is missing, a value has a wrong type, or ``version`` is later than ours.
     """
     try:
         data = json.loads(text)

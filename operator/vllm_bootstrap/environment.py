@@ -21,6 +21,7 @@ SET_BY_RAY = frozenset(
         "CUDA_VISIBLE_DEVICES",
         "OMP_NUM_THREADS",
         "PYTHONBREAKPOINT",
+        "PYTHONPATH",
         "RAY_ADDRESS",
         "RAY_CLIENT_MODE",
         "RAY_JOB_CONFIG_JSON_ENV_VAR",

@@ -42,6 +42,7 @@ ANSWER_SECONDS = 15.0
 """For a supervisor to say what it runs; one that does not is replaced."""
 
 END_SECONDS = 20.0
+GUARD_SECONDS = 8.0
 PREFLIGHT_SECONDS = 120.0
 SUPERVISOR_SECONDS = 90.0
 FLUSH_SECONDS = 15.0
@@ -106,8 +107,15 @@ class Attempt:
             return [actor for actor in actors if actor.name == plan.supervisor or actor.name.startswith(prefixes[1])]
 
         for actor in left_over():
-            LOG.info("kill %s, left by an earlier attempt", actor.name)
-            ray_cluster.kill_actor(actor)
+            if actor.name == plan.supervisor:
+                LOG.info("kill %s, left by an earlier attempt", actor.name)
+                ray_cluster.kill_actor(actor)
+        # The guard ends the launcher now, and with vLLM's engine process its rank actors end.  Only if they do not are
+        # they killed by hand: for a handle Ray imports their class, which takes ten seconds.
+        if not poll(lambda: None if left_over() else True, seconds=GUARD_SECONDS, clock=self._clock):
+            for actor in left_over():
+                LOG.info("kill %s, which outlived its engine", actor.name)
+                ray_cluster.kill_actor(actor)
         gone = poll(lambda: None if left_over() else True, seconds=plan.deadlines.cleanup, clock=self._clock)
         if not gone:
             names = ", ".join(sorted(actor.name for actor in left_over()))

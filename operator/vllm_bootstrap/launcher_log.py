@@ -9,7 +9,7 @@ from pathlib import Path
 TAIL_LINES = 50
 TAIL_BYTES = 256 * 1024
 
-# What stands before the text: Ray's "(RayWorkerProc pid=1, ip=2) ", vLLM's "(EngineCore pid=3) ERROR 11-29 [core.py:1] ".
+# What stands before the text: Ray's "(RayWorkerProc pid=1, ip=2) ", vLLM's "(EngineCore pid=3) ERROR … [core.py:1] ".
 PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]* ?pid=[^)]*\)\s*|(?:ERROR|INFO|WARNING) [\d:. -]+\[[^\]]*\]\s*)+")
 EXCEPTION = re.compile(r"^(?:[\w.]+\.)?[A-Z]\w*(?:Error|Exception|Interrupt|Exit|Failure)\b(?::\s?\S.*)?$")
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")

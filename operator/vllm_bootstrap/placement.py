@@ -82,7 +82,7 @@ def order_ranks(node_of: Mapping[int, str], *, lead: str, tensor: int, pipeline:
     places: list[RankPlace] = []
     for node in _order_nodes(bundles, lead, tensor):
         for local_rank, bundle in enumerate(bundles[node]):
-            places.append(_place(len(places), bundle, node, local_rank, tensor, world))
+            places.append(_place(len(places), bundle, node, local_rank, tensor=tensor, world=world))
     return tuple(places)
 
 
@@ -140,7 +140,7 @@ def _fit(size: int, gap: int, tensor: int, first_bundle: int) -> tuple[int, int,
     return (2, -size, first_bundle)
 
 
-def _place(rank: int, bundle: int, node: str, local_rank: int, tensor: int, world: int) -> RankPlace:
+def _place(rank: int, bundle: int, node: str, local_rank: int, *, tensor: int, world: int) -> RankPlace:
     tp, pp = rank % tensor, rank // tensor
     return RankPlace(
         rank=rank,

@@ -24,7 +24,7 @@ from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.vllm_adapter import facts
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is looked through, not written to
-STALE_NAMES = re.compile(r"(psm_|cpushm).*")
+STALE_NAMES = re.compile(r"psm_.*|.*-cpushm_\d+")
 NVIDIA_SMI_SECONDS = 10.0
 
 
@@ -122,7 +122,7 @@ def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
         if bundle.host_ip and bundle.host_ip != bundle.address:
             raise EngineFailure(
                 FailureReason.PREFLIGHT_FAILED,
-                f"VLLM_HOST_IP is {bundle.host_ip} in {bundle.where}, but its Ray node has the address {bundle.address}",
+                f"VLLM_HOST_IP is {bundle.host_ip} in {bundle.where}, but its Ray node is at {bundle.address}",
             )
     for where, machine in machines:
         if not machine.model_found:
@@ -151,7 +151,7 @@ def remove_stale_memory(folder: Path, proc: Path) -> list[str]:
         return []
     if not candidates:
         return []
-    used, hidden_owners = _memory_in_use(proc)
+    used, hidden_owners = _memory_in_use(folder, proc)
     removed = []
     for path in sorted(candidates):
         try:
@@ -164,7 +164,8 @@ def remove_stale_memory(folder: Path, proc: Path) -> list[str]:
     return removed
 
 
-def _memory_in_use(proc: Path) -> tuple[set[str], set[int]]:
+def _memory_in_use(folder: Path, proc: Path) -> tuple[set[str], set[int]]:
+    inside = f"{folder}/"
     used: set[str] = set()
     hidden: set[int] = set()
     for process in proc.iterdir():
@@ -183,8 +184,8 @@ def _memory_in_use(proc: Path) -> tuple[set[str], set[int]]:
             if process.exists():
                 hidden.add(owner)
             continue
-        used |= {line.split(maxsplit=5)[5] for line in maps.splitlines() if "/dev/shm/" in line}  # noqa: S108
-        used |= {link for link in links if link.startswith("/dev/shm/")}  # noqa: S108
+        used |= {line[line.index(inside) :] for line in maps.splitlines() if inside in line}
+        used |= {link for link in links if link.startswith(inside)}
     return used, hidden
 
 

@@ -1,7 +1,8 @@
-"""The ranks' actors, watched through Ray: found by name, waited for by reference.
+"""The ranks' actors, watched through Ray's tables, without a handle to any of them.
 
-While the engine loads, Ray's table is read once a second.  Once it serves, nothing is polled: each actor is asked for
-something that it can only answer after its work loop, and ``ray.wait`` returns the moment that an actor dies.
+A handle would let ``ray.wait`` tell of a death a moment earlier.  But ``ray.get_actor`` loads the actor's class, and
+that imports vLLM and torch into the supervisor: seconds of its one interpreter just when the engine begins to serve,
+and most of a gigabyte for ever.  The GCS' list of living actors costs a millisecond instead.
 """
 
 from __future__ import annotations
@@ -11,16 +12,16 @@ import threading
 from collections.abc import Mapping
 from typing import Any
 
-import ray
+import ray.util
 from ray.util.state import list_actors
 
 from vllm_bootstrap.supervisor import DEAD, Inbox, RankSight, RanksSeen
-from vllm_bootstrap.vllm_adapter.facts import RANK_CLASS, RANK_SENTINEL
+from vllm_bootstrap.vllm_adapter.facts import RANK_CLASS
 
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
-WAIT_SECONDS = 1.0
+ALIVE_SECONDS = 0.25
 STATE_API_SECONDS = 10
 STATE_API_LIMIT = 10_000
 
@@ -29,6 +30,7 @@ CONSEQUENCES = (
     "ray.kill",
     "owner has died",
     "owner died",
+    "owned by a job",
     "job finished",
     "job has finished",
     "ref count",
@@ -45,88 +47,87 @@ class RayRankWatch:
     ----------
     names
         Actor name → rank.
+    address
+        Of the GCS.  Without it Ray looks for clusters on this machine, and may find another's.
     inbox
         Gets ``RanksSeen``.
     """
 
-    def __init__(self, names: Mapping[str, int], inbox: Inbox) -> None:
+    def __init__(self, names: Mapping[str, int], address: str, inbox: Inbox) -> None:
         self._names = dict(names)
+        self._address = address
         self._inbox = inbox
         self._closed = threading.Event()
         self._armed = threading.Event()
         self._last: dict[int, RankSight] = {}
-        self._namespaces: dict[int, str] = {}
+        self._trouble = ""
 
     def watch(self) -> None:
         """Begin to look."""
         threading.Thread(target=self._run, name="rank-watch", daemon=True).start()
 
     def arm(self) -> None:
-        """Wait for deaths from now on."""
+        """All ranks are up: from now on one that is missing is dead."""
         self._armed.set()
 
     def close(self) -> None:
         """Look no more."""
         self._closed.set()
+        self._armed.set()
 
     def look(self) -> dict[int, RankSight]:
         """Read Ray's table now."""
-        found: dict[int, RankSight] = {}
-        for actor in list_actors(
+        rows = list_actors(
+            address=self._address,
             filters=[("class_name", "=", RANK_CLASS)],
             detail=True,
             limit=STATE_API_LIMIT,
             timeout=STATE_API_SECONDS,
             raise_on_missing_output=False,
-        ):
-            rank = self._names.get(actor.name)
-            if rank is not None:
-                found[rank] = sight(actor)
-                self._namespaces[rank] = actor.ray_namespace
-        return found
+        )
+        return {self._names[row.name]: sight(row) for row in rows if row.name in self._names}
 
     def _run(self) -> None:
-        while not self._closed.is_set() and not self._armed.is_set():
+        while not self._armed.wait(LOOK_SECONDS):
             self._look_and_tell()
-            self._armed.wait(LOOK_SECONDS)
         while not self._closed.is_set():
-            self._wait_for_death()
-            self._look_and_tell()
+            if self._all_alive():
+                self._closed.wait(ALIVE_SECONDS)
+            else:
+                self._look_and_tell()
+                self._closed.wait(LOOK_SECONDS)
+
+    def _all_alive(self) -> bool:
+        try:
+            alive = {entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True)}
+        except Exception as error:  # the head may be away; the engine can serve without it
+            self._complain(error)
+            return True
+        return alive.issuperset(self._names)
 
     def _look_and_tell(self) -> None:
         try:
             found = self.look()
-        except Exception as error:  # the head may be away; the engine can serve without it
-            LOG.warning("Ray's actor table could not be read: %s", error)
-            self._closed.wait(LOOK_SECONDS)
+        except Exception as error:  # as above
+            self._complain(error)
             return
         if found != self._last:
             self._last = found
             self._inbox.put(RanksSeen(found))
 
-    def _wait_for_death(self) -> None:
-        try:
-            references = [self._sentinel(name, rank) for name, rank in self._names.items()]
-        except ValueError:  # one is gone already
-            self._closed.wait(LOOK_SECONDS)
-            return
-        while not self._closed.is_set():
-            ended, _ = ray.wait(references, num_returns=1, timeout=WAIT_SECONDS)
-            if ended:
-                return
-
-    def _sentinel(self, name: str, rank: int) -> ray.ObjectRef:
-        actor = ray.get_actor(name, namespace=self._namespaces.get(rank, ""))
-        return getattr(actor, RANK_SENTINEL).remote()
+    def _complain(self, error: Exception) -> None:
+        if str(error) != self._trouble:
+            LOG.warning("Ray's actor table could not be read: %s", error)
+        self._trouble = str(error)
 
 
-def sight(actor: Any) -> RankSight:
+def sight(row: Any) -> RankSight:
     """Read one row of Ray's actor table."""
-    cause = describe_death(actor.death_cause) if actor.state == DEAD else ""
+    cause = describe_death(row.death_cause) if row.state == DEAD else ""
     return RankSight(
-        state=actor.state,
-        actor_id=actor.actor_id,
-        pid=actor.pid or 0,
+        state=row.state,
+        actor_id=row.actor_id,
+        pid=row.pid or 0,
         cause=cause,
         own=bool(cause) and not any(words in cause.lower() for words in CONSEQUENCES),
     )

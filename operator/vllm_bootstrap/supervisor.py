@@ -291,7 +291,7 @@ class Supervisor:
 
     def _first_cause(self, sights: Mapping[int, RankSight]) -> EngineFailure:
         """Find what died first: the launcher ends because a rank died, and ranks die because the launcher ended."""
-        if self._exit is None:
+        if self._exit is None and not (self._report.phase is not Phase.LOADING and _own_deaths(sights)):
             self._wait_for_exit(SETTLE_SECONDS)
         told = read_events(self._paths.events)
         if told.reason is not None:

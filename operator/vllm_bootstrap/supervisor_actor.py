@@ -125,7 +125,7 @@ class SupervisorActor:
     def _run(self, plan: EnginePlan, report: EngineReport, assignment: Assignment, gcs: str, host: str) -> None:
         writer = ReportWriter(choose_sink(plan.report, os.environ), self._clock)
         try:
-            self._supervisor = self._assemble(plan, report, assignment, gcs, host, writer)
+            self._supervisor = self._assemble(plan, report, assignment, writer, gcs=gcs, host=host)
         except EngineFailure as failure:
             self._refused = failed_report(report, failure, self._clock)
             writer.submit(self._refused)
@@ -139,9 +139,10 @@ class SupervisorActor:
         plan: EnginePlan,
         report: EngineReport,
         assignment: Assignment,
+        writer: ReportWriter,
+        *,
         gcs: str,
         host: str,
-        writer: ReportWriter,
     ) -> Supervisor:
         package = Path(vllm_bootstrap.__file__).parent.parent
         work = Path(tempfile.mkdtemp(prefix=f"{plan.instance_id}-"))
@@ -188,7 +189,7 @@ class SupervisorActor:
                 clock=self._clock,
             ),
             engine=self._http,
-            ranks=RayRankWatch(rank_names(plan), self._inbox),
+            ranks=RayRankWatch(rank_names(plan), gcs, self._inbox),
             inbox=self._inbox,
             paths=paths,
             publish=writer.submit,

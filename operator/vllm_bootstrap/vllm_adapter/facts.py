@@ -14,8 +14,6 @@ TESTED_VERSIONS = ("0.32",)
 """Minor versions with which the tests of the Ray side were run."""
 
 RANK_CLASS = "RayWorkerProc"
-RANK_SENTINEL = "wait_for_init"
-"""A method of a rank's actor that queues behind ``run()``: its reference fails the moment that the actor dies."""
 
 HEALTH_PATH = "/health"
 
@@ -50,7 +48,7 @@ USES = (
     Use("entrypoints/launchers/launcher.py", "setup_server", ("args", "reuse_port")),
     Use("utils/argparse_utils.py", "FlexibleArgumentParser"),
     Use("v1/engine/async_llm.py", "AsyncLLM.from_vllm_config", ("vllm_config", "usage_context")),
-    Use("v1/executor/ray_executor_v2.py", f"{RANK_CLASS}.{RANK_SENTINEL}"),
+    Use("v1/executor/ray_executor_v2.py", RANK_CLASS),
     Use("v1/executor/ray_utils.py", "build_actor_name", ("instance_id", "rank", "tp_size", "pp_size")),
 )
 

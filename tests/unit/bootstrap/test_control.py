@@ -1,0 +1,127 @@
+"""Port 8001: who may have traffic, and who may command."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from vllm_bootstrap.contract import EngineReport, Phase
+from vllm_bootstrap.control import ControlServer, View, readiness
+from vllm_bootstrap.engine_http import MISSES, STALE_SECONDS, Pulse
+from vllm_bootstrap.supervisor import DrainAsked, Event, StopAsked
+
+NOW = 1000.0
+REPORT = EngineReport(
+    uid="u", engine="e", revision="r", attempt=1, ray_session="s", sequence=1, phase=Phase.SERVING, time="t"
+)
+SERVING = View(report=REPORT, pulse=Pulse(NOW, 0))
+
+
+@pytest.mark.parametrize(
+    ("view", "ready", "why"),
+    [
+        (SERVING, True, "serving"),
+        (replace(SERVING, pulse=Pulse(NOW, MISSES - 1)), True, "serving"),
+        (replace(SERVING, pulse=Pulse(NOW, MISSES)), False, "the engine does not answer on /health"),
+        (replace(SERVING, pulse=Pulse(NOW - STALE_SECONDS, 0)), False, "the engine does not answer on /health"),
+        (replace(SERVING, pulse=None), False, "the engine does not answer on /health"),
+        (replace(SERVING, broken=True), False, "a process of the engine has died"),
+        (View(), False, "placing: no engine has been started yet"),
+        (replace(SERVING, report=replace(REPORT, phase=Phase.LOADING)), False, "Loading"),
+        (replace(SERVING, report=replace(REPORT, phase=Phase.DRAINING)), False, "Draining"),
+        (
+            replace(SERVING, report=replace(REPORT, phase=Phase.FAILED, reason="RankDied", message="rank 1")),
+            False,
+            "Failed: RankDied: rank 1",
+        ),
+    ],
+)
+def test_readiness(view: View, ready: bool, why: str):
+    assert readiness(view, NOW) == (ready, why)
+
+
+class Bench:
+    """A running server, with what it shows and what it was told in reach."""
+
+    def __init__(self, token_file: Path) -> None:
+        self.view = SERVING
+        self.commands: list[Event] = []
+        self.accepts = True
+        self.token_file = token_file
+        self.server = ControlServer(
+            0, view=lambda: self.view, command=self.take, token_file=token_file, now=lambda: NOW
+        )
+
+    def take(self, event: Event) -> bool:
+        self.commands.append(event)
+        return self.accepts
+
+    def ask(self, method: str, path: str, *, token: str | None = None, body: str = "") -> tuple[int, str]:
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=5)
+        headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
+        connection.request(method, path, body=body, headers=headers)
+        response = connection.getresponse()
+        text = response.read().decode()
+        connection.close()
+        return response.status, text
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    (tmp_path / "token").write_text("secret\n")
+    bench = Bench(tmp_path / "token")
+    yield bench
+    bench.server.close()
+
+
+def test_readyz_is_open_and_says_why_not_in_one_line(bench: Bench):
+    assert bench.ask("GET", "/readyz") == (200, "serving\n")
+    bench.view = View()
+    assert bench.ask("GET", "/readyz") == (503, "placing: no engine has been started yet\n")
+
+
+def test_status_tells_all_to_who_has_the_token(bench: Bench):
+    status, text = bench.ask("GET", "/status", token="secret")
+    assert status == 200
+    assert json.loads(text)["report"]["phase"] == "Serving"
+    assert json.loads(text)["ready"] is True
+
+
+@pytest.mark.parametrize("token", [None, "", "wrong", "secret "[:3]])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/status"), ("POST", "/drain"), ("POST", "/stop")])
+def test_without_the_token_nothing_is_told_or_done(bench: Bench, method: str, path: str, token: str | None):
+    assert bench.ask(method, path, token=token)[0] == 401
+    assert bench.commands == []
+
+
+def test_an_empty_or_missing_token_file_lets_nobody_in(bench: Bench):
+    bench.token_file.write_text("")
+    assert bench.ask("POST", "/stop", token="")[0] == 401
+    bench.token_file.unlink()
+    assert bench.ask("POST", "/stop", token="")[0] == 401
+
+
+def test_a_renewed_token_counts_at_once(bench: Bench):
+    bench.token_file.write_text("renewed")
+    assert bench.ask("POST", "/drain", token="secret")[0] == 401
+    assert bench.ask("POST", "/drain", token="renewed")[0] == 202
+
+
+def test_commands(bench: Bench):
+    assert bench.ask("POST", "/drain", token="secret") == (202, "accepted\n")
+    assert bench.ask("POST", "/stop", token="secret", body='{"timeoutSeconds": 5}') == (202, "accepted\n")
+    assert bench.commands == [DrainAsked(), StopAsked(5.0)]
+    bench.accepts = False
+    assert bench.ask("POST", "/stop", token="secret")[0] == 409
+
+
+def test_nonsense_is_answered(bench: Bench):
+    assert bench.ask("POST", "/stop", token="secret", body="[")[0] == 400
+    assert bench.ask("GET", "/")[0] == 404
+    assert bench.ask("POST", "/readyz", token="secret")[0] == 404
+    assert bench.commands == []

@@ -1,0 +1,105 @@
+"""What reaches the launcher, and through it every rank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vllm_bootstrap.contract import RESERVED_ENVIRONMENT, EnginePlan, EnvironmentSource, FailureReason
+from vllm_bootstrap.environment import base_environment, launcher_environment, parse_environ, plan_environment
+from vllm_bootstrap.failure import EngineFailure
+
+
+def projected(folder: Path, keys: dict[str, str]) -> Path:
+    """Lay a folder out as the kubelet does: links into a hidden folder of a date."""
+    data = folder / "..2026_01_01"
+    data.mkdir(parents=True)
+    (folder / "..data").symlink_to(data.name)
+    for key, value in keys.items():
+        (data / key).write_text(value)
+        (folder / key).symlink_to(f"..data/{key}")
+    return folder
+
+
+def test_what_ray_added_is_gone_and_what_the_pod_set_stays():
+    own = {
+        "OMP_NUM_THREADS": "1",
+        "RAY_JOB_ID": "02",
+        "PYTHONBREAKPOINT": "ray",
+        "PATH": "/bin",
+        "RAY_AUTH_MODE": "token",
+    }
+    assert base_environment(own, {}) == {"PATH": "/bin", "RAY_AUTH_MODE": "token"}
+    raylet = {"OMP_NUM_THREADS": "8", "CUDA_VISIBLE_DEVICES": "0", "OTHER": "x"}
+    assert base_environment(own, raylet) == {
+        "PATH": "/bin",
+        "RAY_AUTH_MODE": "token",
+        "OMP_NUM_THREADS": "8",
+        "CUDA_VISIBLE_DEVICES": "0",
+    }
+
+
+def test_env_wins_over_env_from_and_later_over_earlier(tmp_path: Path, make_plan: Callable[..., EnginePlan]):
+    first = projected(tmp_path / "0", {"A": "first", "B": "first", "C": "first", "bad-name": "x"})
+    second = projected(tmp_path / "1", {"B": "second"})
+    files = projected(tmp_path / "env", {"D": "secret\n"})
+    plan = make_plan(
+        environment={"C": "plain"},
+        environment_files=("D",),
+        environment_sources=(
+            EnvironmentSource(directory=str(first)),
+            EnvironmentSource(directory=str(second)),
+            EnvironmentSource(directory=str(second), prefix="P_"),
+        ),
+    )
+    variables, warnings = plan_environment(plan, files=files)
+    assert variables == {"A": "first", "B": "second", "P_B": "second", "C": "plain", "D": "secret\n"}
+    assert len(warnings) == 1
+    assert "bad-name" in warnings[0]
+
+
+@pytest.mark.parametrize("name", sorted(RESERVED_ENVIRONMENT))
+def test_a_reserved_name_is_refused_by_name(tmp_path: Path, make_plan: Callable[..., EnginePlan], name: str):
+    source = EnvironmentSource(directory=str(projected(tmp_path / "0", {name: "x"})))
+    for plan in (make_plan(environment={name: "x"}), make_plan(environment_sources=(source,))):
+        with pytest.raises(EngineFailure, match=f"{name} is set by the operator") as raised:
+            plan_environment(plan, files=tmp_path)
+        assert raised.value.reason is FailureReason.INVALID_ENVIRONMENT
+
+
+def test_a_missing_file_is_named(tmp_path: Path, make_plan: Callable[..., EnginePlan]):
+    with pytest.raises(EngineFailure, match=r"value of KEY could not be read .*No such file"):
+        plan_environment(make_plan(environment_files=("KEY",)), files=tmp_path)
+    with pytest.raises(EngineFailure, match="not mounted"):
+        plan_environment(make_plan(environment_sources=(EnvironmentSource(directory="/nowhere"),)), files=tmp_path)
+
+
+def launch(base: dict[str, str], variables: dict[str, str]) -> dict[str, str]:
+    return launcher_environment(
+        base,
+        variables,
+        ray_address="10.0.0.1:6379",
+        bundle_indices=(1, 0),
+        host_ip="10.0.0.2",
+        instance_id="demo-1",
+        package="/pkg",
+    )
+
+
+def test_the_launcher_gets_what_a_launch_needs():
+    merged = launch({"A": "pod", "B": "pod"}, {"B": "plan", "PYTHONPATH": "/user"})
+    assert merged["A"] == "pod"
+    assert merged["B"] == "plan"
+    assert merged["RAY_ADDRESS"] == "10.0.0.1:6379"
+    assert merged["VLLM_RAY_BUNDLE_INDICES"] == "1,0"
+    assert merged["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
+    assert merged["VLLM_HOST_IP"] == "10.0.0.2"
+    assert merged["PYTHONPATH"] == "/pkg:/user"
+    assert launch({"VLLM_HOST_IP": "10.1.1.1"}, {})["VLLM_HOST_IP"] == "10.1.1.1"
+    assert launch({}, {})["PYTHONPATH"] == "/pkg"
+
+
+def test_parse_environ():
+    assert parse_environ(b"A=1\0B=x=y\0broken\0") == {"A": "1", "B": "x=y"}
