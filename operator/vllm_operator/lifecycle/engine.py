@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from vllm_bootstrap import contract
 from vllm_operator.api.status import (
@@ -27,17 +27,25 @@ STABLE_READS = 3
 READ_INTERVAL = 0.5
 JOB_INTERVAL = 1.0
 _SLACK = 60.0
+_MESSAGE_LIMIT = 8192
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterView:
-    """A RayCluster of the engine."""
+    """A RayCluster of the engine.
+
+    Attributes
+    ----------
+    trouble
+        Why KubeRay cannot make its pods (a quota, an admission policy, an invalid template), in the API server's words.
+    """
 
     name: str
     uid: str
     revision: str
     created_at: str
     deleting: bool = False
+    trouble: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,7 +181,8 @@ def due_turn(view: EngineView, *, recovery: Recovery, now: datetime.datetime) ->
         return Turn(attempt=attempt)
     at = parse_time(failure.time) or now
     requested = parse_time(view.retry_requested_at)
-    if requested and requested > at:
+    # An instant that is still to come would ask for a retry after every failure until then.
+    if requested and at < requested <= now:
         return Turn(attempt=attempt + 1)
     if failure.reason in contract.FATAL:
         return Turn(attempt=attempt, failure=failure)
@@ -191,9 +200,14 @@ def needs_ray(view: EngineView, turn: Turn) -> bool:
 
 def current_report(view: EngineView, attempt: int) -> contract.EngineReport | None:
     """Give the engine's report when it speaks of this CR, revision and attempt."""
+    report = _own_report(view)
+    return report if report and report.attempt == attempt else None
+
+
+def _own_report(view: EngineView) -> contract.EngineReport | None:
     report = view.report
     if report and (report.uid, report.engine, report.revision) == (view.uid, view.name, view.revision):
-        return report if report.attempt == attempt else None
+        return report
     return None
 
 
@@ -204,11 +218,21 @@ def step(
     report = current_report(view, turn.attempt)
     draft = _Draft(view=view, turn=turn, report=report)
     if turn.failure:
-        return _failed(draft, turn, now)
+        return replace(_failed(draft, turn, now), failure=_reported_failure(view))
+    told = _next(draft, recovery, deadlines, now)
+    # A report stays until the next attempt's: its failure is told also when the retry is due already.
+    return replace(told, failure=told.failure or _reported_failure(view))
+
+
+def _reported_failure(view: EngineView) -> Failure | None:
+    report = _own_report(view)
+    return _report_failure(view, report) if report and report.phase is contract.Phase.FAILED else None
+
+
+def _next(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
+    view, report = draft.view, draft.report
     if not view.all_running:
         return _waiting_for_pods(draft)
-    if report and report.phase is contract.Phase.FAILED:
-        return _newly_failed(draft, _report_failure(view, report), recovery, now)
     if report and report.phase is contract.Phase.SERVING:
         return _serving(draft, report, recovery, now)
     if report:
@@ -232,7 +256,7 @@ class _Draft:
             name=view.name,
             state=state,
             reason=str(reason),
-            message=message,
+            message=message[:_MESSAGE_LIMIT],
             revision=view.revision,
             attempt=self.turn.attempt,
             restarts=self.turn.attempt - 1,
@@ -281,6 +305,11 @@ def _waiting_for_pods(draft: _Draft) -> EngineStep:
         return EngineStep(replica=replica, lasting=trouble.lasting)
     wanted = len(view.sizes) + 1
     present = [pod for pod in view.pods if not pod.deleting]
+    if len(present) < wanted and view.cluster.trouble:
+        message = f"KubeRay cannot make the pods of RayCluster {view.cluster.name}: {view.cluster.trouble}"
+        replica = draft.replica(EngineState.PENDING, Reason.REFUSED_BY_API_SERVER, message)
+        # A full quota passes; what the API server finds wrong with a pod does not.
+        return EngineStep(replica=replica, lasting="quota" not in view.cluster.trouble)
     if len(present) < wanted:
         message = f"{len(present)} of {wanted} pods of RayCluster {view.cluster.name} are there"
         return EngineStep(replica=draft.replica(EngineState.PENDING, Reason.CREATING_PODS, message))
@@ -335,6 +364,8 @@ def _coming_up(
     recovery: Recovery,
     now: datetime.datetime,
 ) -> EngineStep:
+    if lost := _lost(draft.view, report) or _restarted(draft.view, report):
+        return _newly_failed(draft, _failure(draft.view, *lost, report.attempt, now), recovery, now)
     limit = deadlines.ray_nodes + deadlines.placement + deadlines.cleanup + deadlines.load + _SLACK
     at = parse_time(report.time) or now
     left = limit - (now - at).total_seconds()
@@ -402,6 +433,21 @@ def _lost(view: EngineView, report: contract.EngineReport) -> tuple[Reason, str]
     return None
 
 
+def _restarted(view: EngineView, report: contract.EngineReport) -> tuple[Reason, str] | None:
+    """Say whether the container that reported is gone: nobody else would ever say more.
+
+    Each is compared with the pod's own clock: placing is reported from the head, everything later from the lead.
+    """
+    head = report.phase is contract.Phase.PLACING
+    pod = view.head if head else view.lead
+    started, told = parse_time(pod.started_at) if pod else None, parse_time(report.time)
+    if not pod or not started or not told or started <= told:
+        return None
+    if head:
+        return Reason.RAY_SESSION_LOST, "the Ray head was restarted while the engine was placed and lost its state"
+    return Reason.POD_REPLACED, f"pod {pod.name} was restarted while the engine came up"
+
+
 def _failed(draft: _Draft, turn: Turn, now: datetime.datetime) -> EngineStep:
     assert turn.failure is not None  # noqa: S101 - the caller looked
     if turn.retry_at is None:
@@ -452,8 +498,8 @@ def _report_failure(view: EngineView, report: contract.EngineReport) -> Failure:
     nodes = {pod.name: pod.node for pod in view.pods}
     return Failure(
         engine=view.name,
-        reason=report.reason,
-        message=report.message,
+        reason=report.reason or Reason.UNKNOWN,
+        message=(report.message or "the engine gave no reason")[:_MESSAGE_LIMIT],
         rank=report.failed_rank,
         pod=seat.pod if seat else "",
         node=(nodes.get(seat.pod) or seat.node) if seat else "",
@@ -467,10 +513,8 @@ def _failure(view: EngineView, reason: Reason, message: str, attempt: int, now: 
 
 
 def _report_attempt(view: EngineView) -> int:
-    report = view.report
-    if report and (report.uid, report.engine, report.revision) == (view.uid, view.name, view.revision):
-        return report.attempt
-    return 0
+    report = _own_report(view)
+    return report.attempt if report else 0
 
 
 def _lead_ready(view: EngineView) -> bool:

@@ -32,6 +32,8 @@ class PodView:
         What keeps it from running, ``None`` while it only needs time.
     restarts
         Restarts of its main container.
+    started_at
+        RFC 3339 instant at which the main container that runs now was started, empty while none runs.
     """
 
     name: str
@@ -49,6 +51,7 @@ class PodView:
     scheduled_at: str
     restarts: int
     trouble: Trouble | None
+    started_at: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,6 +92,7 @@ def read_pod(body: Mapping[str, Any]) -> PodView:
         scheduled_at=scheduled.get("lastTransitionTime", "") if scheduled.get("status") == "True" else "",
         restarts=main.get("restartCount", 0),
         trouble=_trouble(meta["name"], body, scheduled),
+        started_at=((main.get("state") or {}).get("running") or {}).get("startedAt") or "",
     )
 
 

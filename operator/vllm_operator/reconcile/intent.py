@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
@@ -238,10 +239,18 @@ def _clusters_of(seen: Observation, index: int) -> list[ClusterView]:
             revision=body["metadata"]["labels"].get(identity.LABEL_REVISION, ""),
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleting="deletionTimestamp" in body["metadata"],
+            trouble=_cluster_trouble(body),
         )
         for name, body in sorted((seen.clusters or {}).items())
         if body["metadata"]["labels"].get(identity.LABEL_ENGINE) == str(index)
     ]
+
+
+def _cluster_trouble(body: Mapping[str, Any]) -> str:
+    """Give what KubeRay says while it cannot make pods: it takes this condition away again, unlike most others."""
+    told = {item["type"]: item for item in (body.get("status") or {}).get("conditions") or []}
+    failure = told.get("ReplicaFailure", {})
+    return str(failure.get("message", "")) if failure.get("status") == "True" else ""
 
 
 def _pods_of(seen: Observation, index: int) -> list[PodView]:
