@@ -8,11 +8,13 @@ from typing import Any
 from vllm_operator.api import identity
 from vllm_operator.api.status import Failure, VLLMDeploymentStatus
 from vllm_operator.lifecycle.conditions import Blocker, Summary, conditions, serving
+from vllm_operator.lifecycle.recovery import parse_time
 from vllm_operator.reconcile.decide import Decision
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.service import url
 
 MAX_FAILURES = 10
+_LONG_AGO = datetime.datetime.min.replace(tzinfo=datetime.UTC)
 
 
 def new_status(
@@ -60,9 +62,14 @@ def dump(status: VLLMDeploymentStatus) -> dict[str, Any]:
 
 
 def _failures(known: list[Failure], decision: Decision) -> list[Failure]:
-    """Put new failures first; one attempt of an engine fails once."""
+    """Keep the latest failures, the newest first; one attempt of an engine fails once.
+
+    Sorted, not just put in front: an engine tells its failure in every round, and one that has no room among the ten
+    must stay out, or each round would write the status anew.
+    """
     fresh = [failure for failure in decision.failures if not _is_known(failure, known)]
-    return [*fresh, *known][:MAX_FAILURES]
+    latest = sorted([*fresh, *known], key=lambda item: (parse_time(item.time) or _LONG_AGO, item.engine), reverse=True)
+    return latest[:MAX_FAILURES]
 
 
 def _is_known(failure: Failure, known: list[Failure]) -> bool:
