@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.testbed.bed import Bed
 from tests.testbed.errors import BedError
+from tests.testbed.process import run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 CHART = REPOSITORY / "helm" / "vllm-operator"
@@ -25,6 +26,7 @@ RELEASE = "vllm-operator"
 IMAGE = "localhost/vllm-operator/operator"
 THIN_IMAGE = "localhost/vllm-operator/thin:1"
 MODEL_MOUNT = "/opt/models/smollm2-135m-instruct"
+DUMMY_MODELS = "/opt/models/dummy"
 RANK_DUMP = "/tmp/ranks"  # noqa: S108 - inside the pods
 
 CPU_ENVIRONMENT = {
@@ -101,13 +103,27 @@ def pod_template(bed: Bed) -> dict[str, Any]:
     container["env"] += [{"name": name, "value": value} for name, value in CPU_ENVIRONMENT.items()]
     container["volumeMounts"] += [
         {"name": "demo-model-stable", "mountPath": MODEL_MOUNT, "readOnly": True},
+        {"name": "dummy-models", "mountPath": DUMMY_MODELS, "readOnly": True},
         {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108 - inside the pods
     ]
     overlay["spec"]["volumes"] += [
         {"name": "demo-model-stable", "hostPath": {"path": str(bed.runtime().model), "type": "Directory"}},
+        {"name": "dummy-models", "hostPath": {"path": str(dummy_models(bed)), "type": "Directory"}},
         {"name": "tmp", "emptyDir": {}},
     ]
     return overlay
+
+
+def dummy_models(bed: Bed) -> Path:
+    """Make or find the tiny models without weights; give their folder."""
+    script = REPOSITORY / "images" / "runtime-cpu" / "make_dummy_models.py"
+    runtime = bed.runtime()
+    key = hashlib.sha256(script.read_bytes() + str(runtime.model).encode()).hexdigest()[:12]
+    folder = bed.layout.cache / f"dummy-models-{key}"
+    if not (folder / "complete").exists():
+        run([runtime.python, script, runtime.model, folder])
+        (folder / "complete").touch()
+    return folder
 
 
 def _source_key() -> str:

@@ -11,7 +11,6 @@ import logging
 import os
 import random
 import secrets
-import signal
 import socket
 import sys
 import time
@@ -134,8 +133,6 @@ async def _operate(
 ) -> None:
     stop, ready = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     tasks: set[asyncio.Task[None]] = set()
 
     def enqueue_all() -> None:
@@ -182,6 +179,7 @@ async def _lead(
 async def _watch(
     registry: kopf.OperatorRegistry, settings: ProcessSettings, ready: asyncio.Event, stop: asyncio.Event
 ) -> None:
+    # kopf takes SIGTERM and SIGINT for itself: it returns on them, and raises when a watch ends by itself.
     await kopf.operator(
         registry=registry,
         settings=operator_settings(),
@@ -190,8 +188,7 @@ async def _watch(
         namespaces=settings.watch_namespaces,
         ready_flag=ready,
     )
-    if not stop.is_set():
-        raise OSError("the watches ended; the process must start anew")
+    stop.set()
 
 
 async def _enqueue_all(api: KubernetesClient, queue: WorkQueue[Key], namespaces: Sequence[str]) -> None:

@@ -80,6 +80,8 @@ class Workers:
             log.exception("%s/%s: unexpected; again in %.1f s", key.namespace, key.name, delay)
         else:
             self._metrics.rounds.labels("ok").inc()
+            if again is None:
+                self._queue.forget(key)
+                return
             self._queue.succeeded(key)
-            resync = self._resync * (0.9 + 0.2 * self._jitter.random())
-            self._queue.add_after(key, resync if again is None else min(again, resync))
+            self._queue.add_after(key, min(again, self._resync * (0.9 + 0.2 * self._jitter.random())))

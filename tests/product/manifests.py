@@ -1,0 +1,55 @@
+"""Manifests of small deployments for the test bed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.product.install import DUMMY_MODELS
+
+PIPELINE_ON_CPU = ("-cc.mode=2", "-cc.backend=eager")
+"""vLLM's CPU build cannot run pipeline stages with --enforce-eager."""
+
+
+def dummy(
+    name: str,
+    model: str,
+    *,
+    tensor: int = 1,
+    pipeline: int = 1,
+    strategy: str = "PACK",
+    gpus_per_pod: int | None = None,
+    arguments: tuple[str, ...] = (),
+    **spec: Any,
+) -> dict[str, Any]:
+    """Give a deployment of a tiny model without weights.
+
+    Parameters
+    ----------
+    model
+        Folder that ``make_dummy_models.py`` wrote.
+    """
+    light = PIPELINE_ON_CPU if pipeline > 1 else ("--enforce-eager",)
+    placement: dict[str, Any] = {"strategy": strategy}
+    if gpus_per_pod:
+        placement["gpusPerPod"] = gpus_per_pod
+    return {
+        "apiVersion": "vllm-operator.io/v1alpha1",
+        "kind": "VLLMDeployment",
+        "metadata": {"name": name},
+        "spec": {
+            "model": {"uri": f"file://{DUMMY_MODELS}/{model}"},
+            "parallelism": {"tensor": tensor, "pipeline": pipeline},
+            "placement": placement,
+            "vllmConfig": {
+                "maxModelLen": 256,
+                "dtype": "bfloat16",
+                "extraArgs": ["--load-format=dummy", "--kv-cache-memory-bytes=67108864", *light, *arguments],
+            },
+            "pod": {
+                "shmSize": "512Mi",
+                "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "16Gi"}},
+            },
+            "rayHead": {"resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "3Gi"}}},
+            **spec,
+        },
+    }
