@@ -60,8 +60,13 @@ class Installation:
         self.await_ready()
 
     def await_ready(self) -> None:
-        """Wait until the operator's pod is ready."""
-        self.bed.kubectl("rollout", "status", "-n", NAMESPACE, f"deployment/{RELEASE}", "--timeout=120s", timeout=130)
+        """Wait until the operator's pod is ready; when it is not, say what it said last."""
+        target = ("-n", NAMESPACE, f"deployment/{RELEASE}")
+        try:
+            self.bed.kubectl("rollout", "status", *target, "--timeout=90s", timeout=100)
+        except BedError as error:
+            words = self.bed.kubectl("logs", *target, "--tail=5")
+            raise BedError(f"the operator's pod does not become ready; its last words: {words}") from error
 
 
 def build_image(bed: Bed) -> str:

@@ -153,7 +153,7 @@ async def _operate(
     try:
         async with asyncio.TaskGroup() as group:
             background = [
-                group.create_task(_watch(registry, settings, ready, stop)),
+                group.create_task(_watch(registry, settings, identity, ready, stop)),
                 group.create_task(_lead(settings, api, workers, namespace=namespace, identity=identity)),
             ]
             await stop.wait()
@@ -177,12 +177,18 @@ async def _lead(
 
 
 async def _watch(
-    registry: kopf.OperatorRegistry, settings: ProcessSettings, ready: asyncio.Event, stop: asyncio.Event
+    registry: kopf.OperatorRegistry,
+    settings: ProcessSettings,
+    identity: str,
+    ready: asyncio.Event,
+    stop: asyncio.Event,
 ) -> None:
     # kopf takes SIGTERM and SIGINT for itself: it returns on them, and raises when a watch ends by itself.
     await kopf.operator(
         registry=registry,
         settings=operator_settings(),
+        # Given, because kopf would ask for the user's name, and the image's user has none.
+        identity=identity,  # type: ignore[arg-type]  # a str; kopf does not export its own name for it
         standalone=True,
         clusterwide=not settings.watch_namespaces,
         namespaces=settings.watch_namespaces,
