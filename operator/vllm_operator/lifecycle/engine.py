@@ -480,7 +480,7 @@ def _known_failure(view: EngineView, attempt: int, recovery: Recovery) -> Failur
     report = current_report(view, attempt)
     if report and report.phase is contract.Phase.FAILED:
         return _report_failure(view, report)
-    if report and report.phase is contract.Phase.SERVING and _lead_ready(view):
+    if report and report.phase is contract.Phase.SERVING and _lead_ready(view) and not _lost(view, report):
         return None
     previous = view.previous
     retry_at = parse_time(previous.retry_at) if previous and previous.attempt == attempt else None

@@ -85,11 +85,20 @@ class Actor:
                 await self._api.patch(body, uid=uid, resource_version=version)
                 log.info("%s/%s: patched %s %s", owner.namespace, owner.name, body["kind"], body["metadata"]["name"])
             case Delete(api_version=api_version, kind=kind, name=name, uid=uid):
-                await self._api.delete(Kind(api_version=api_version, kind=kind), owner.namespace, name, uid=uid)
-                log.info("%s/%s: removed %s %s", owner.namespace, owner.name, kind, name)
+                await self._delete(Kind(api_version=api_version, kind=kind), name, uid, owner)
             case Submit(plan=plan, head_ip=head_ip, secret=secret):
                 job = await self._ray_side.submit(plan, head_ip, secret)
                 log.info("%s/%s: submitted bootstrap job %s", owner.namespace, owner.name, job)
+
+    async def _delete(self, kind: Kind, name: str, uid: str, owner: Owner) -> None:
+        if not uid:
+            # Known by its name alone: somebody else's object of that name stays.
+            live = await self._api.find(kind, owner.namespace, name)
+            if live is None or not is_ours(live, owner):
+                return
+            uid = live["metadata"]["uid"]
+        await self._api.delete(kind, owner.namespace, name, uid=uid)
+        log.info("%s/%s: removed %s %s", owner.namespace, owner.name, kind.kind, name)
 
     async def _create(self, body: object, owner: Owner) -> None:
         assert isinstance(body, dict)  # noqa: S101 - actions hold API objects

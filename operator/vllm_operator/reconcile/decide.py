@@ -10,7 +10,7 @@ from typing import Any
 from vllm_bootstrap import contract
 from vllm_operator.api.status import EngineReplica, EngineState, Failure, PlanStatus, Reason
 from vllm_operator.api.status import PodShape as PodShapeStatus
-from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Patch, Submit
+from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, step
 from vllm_operator.reconcile.intent import Engine, Intent, Settings
@@ -105,7 +105,12 @@ def _service(seen: Observation) -> list[Action]:
 def _create_engine(seen: Observation, names: EngineNames, revision: Revision) -> list[Action]:
     owner = seen.owner
     account = seen.spec.pod.service_account_name if seen.spec else None
+    # A RayCluster of this name was there before and is gone: what its engine said does not speak of the new one.
+    stale: list[Action] = (
+        [Delete(api_version="v1", kind="ConfigMap", name=names.report)] if names.ray_cluster in seen.reports else []
+    )
     bodies: list[Action] = [
+        *stale,
         CreateTokens(body=access.token_secret(owner, names, auth_token="", control_token="")),
         Create(body=access.report_config_map(owner, names)),
         Create(body=access.report_role(owner, names)),

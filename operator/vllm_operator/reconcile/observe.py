@@ -52,8 +52,6 @@ class Observation:
         ``None`` when they were not needed: the spec's revision exists already.
     clusters
         RayClusters of this CR by name; ``None`` when the API server does not know the kind.
-    foreign
-        Names of RayClusters that are not ours although they have a name that we need.
     blocker
         What the user must mend before anything is made.
     """

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from vllm_bootstrap import contract
-from vllm_operator.clients.kubernetes import KubernetesClient
+from vllm_operator.clients.kubernetes import KubernetesClient, NotFoundError
 from vllm_operator.clients.ray import RayClient, RayError, RayHead, RayNode
 from vllm_operator.lifecycle.engine import READ_INTERVAL, STABLE_READS, EngineView, JobView, RayView
 from vllm_operator.reconcile.observe import SECRET
@@ -63,15 +63,16 @@ class RaySide:
             session = await self._ray.session_name(head)
             nodes = await self._ray.gpu_nodes(head)
             job = await self._ray.job(head, job_id(session))
+        except NotFoundError as error:
+            return RayView(error=f"its token cannot be read: {error}")
         except RayError as error:
             self.forget(view.cluster.uid)
             return RayView(error=str(error))
-        return RayView(
-            session=session,
-            gpus=tuple((node.id, node.gpus) for node in nodes),
-            stable_reads=self._count(view.cluster.uid, nodes),
-            job=JobView(status=job.status, message=_last_line(job.message)) if job else None,
-        )
+        gpus = tuple((node.id, node.gpus) for node in nodes)
+        if job:
+            self.forget(view.cluster.uid)
+            return RayView(session=session, gpus=gpus, job=JobView(status=job.status, message=_last_line(job.message)))
+        return RayView(session=session, gpus=gpus, stable_reads=self._count(view.cluster.uid, nodes))
 
     async def submit(self, plan: contract.EnginePlan, head_ip: str, secret: str) -> str:
         """Submit the bootstrap job of a plan.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import logging
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,9 @@ from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.reconcile.status import dump, new_status
 
 log = logging.getLogger(__name__)
+
+REFUSED_SECONDS = 10.0
+"""When what the API server refused is tried again: what was in its way may be gone."""
 
 
 @dataclass(frozen=True, order=True)
@@ -60,7 +64,8 @@ class Reconciler:
 
         Returns
         -------
-        Seconds after which to look again even if nothing is heard, ``None`` for not at all.
+        Seconds after which to look again even if nothing is heard (infinite when only the resync should), ``None``
+        when the deployment is gone.
 
         Raises
         ------
@@ -78,7 +83,8 @@ class Reconciler:
         refused = await self._actor.carry_out(decision.actions, seen.owner)
         status = dump(new_status(seen, decision, refused, self._now()))
         await self._write(body, status)
-        return decision.requeue_after if refused is None else _sooner(decision.requeue_after, 10.0)
+        again = math.inf if decision.requeue_after is None else decision.requeue_after
+        return again if refused is None else min(again, REFUSED_SECONDS)
 
     async def _ask_ray(self, engine: Engine, seen: Observation) -> RayView:
         def job_id(session: str) -> str:
@@ -101,7 +107,3 @@ class Reconciler:
             ready.get("reason"),
             ready.get("message"),
         )
-
-
-def _sooner(one: float | None, other: float) -> float:
-    return other if one is None else min(one, other)

@@ -465,6 +465,15 @@ def test_an_engine_that_was_given_up_and_answers_again_serves() -> None:
     assert advance(back, later(2)).replica.state is S
 
 
+def test_a_lost_pod_is_one_failure_also_when_the_lead_goes_on_saying_ready() -> None:
+    lost = engine(report=report(ranks=views.ranks(("lead", "earlier"))), pods=pods(ready=True))
+    first = advance(lost)
+    again = replace(lost, previous=first.replica)
+    assert advance(again, later(4)).failure is None
+    assert advance(again, later(4)).replica == first.replica
+    assert advance(replace(again, ray=ray()), later(5)).submit
+
+
 def test_ray_is_asked_only_while_an_engine_is_brought_up_or_unready() -> None:
     def asked(view: EngineView) -> bool:
         return needs_ray(view, turn(view))
