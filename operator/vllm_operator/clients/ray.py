@@ -79,7 +79,7 @@ class RayClient:
             No answer.
         """
         answer = await self._json("GET", head, "/api/v0/nodes?detail=1&limit=10000")
-        rows = answer.get("data", {}).get("result", {}).get("result", [])
+        rows = ((answer.get("data") or {}).get("result") or {}).get("result") or []
         nodes = [
             RayNode(id=row["node_id"], gpus=int((row.get("resources_total") or {}).get("GPU", 0)))
             for row in rows
@@ -156,6 +156,8 @@ class RayClient:
                 return data if isinstance(data, dict) else {}
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise RayError(f"{head.url}: {error or type(error).__name__}") from error
+        except ValueError as error:
+            raise RayError(f"{method} {path}: no JSON: {error}") from error
 
 
 def bootstrap_package(plan: contract.EnginePlan) -> bytes:
