@@ -1,0 +1,93 @@
+"""Asking Ray heads: three quiet reads in a row, the job of this attempt, and errors that are told."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from tests.unit.lifecycle import views
+from tests.unit.reconcile.world import FakeApi, FakeRay
+
+from vllm_operator.clients.kubernetes import KubernetesClient
+from vllm_operator.clients.ray import Job, RayClient, RayNode
+from vllm_operator.lifecycle.engine import RayView
+from vllm_operator.reconcile.ray_side import RaySide
+
+
+class Bench:
+    """A head, its token, and a clock."""
+
+    def __init__(self) -> None:
+        self.clock = 0.0
+        self.api, self.ray = FakeApi(lambda: views.NOW), FakeRay()
+        self.ray.nodes = (RayNode(id="a", gpus=1), RayNode(id="b", gpus=2))
+        self.api.put(
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "t", "namespace": "n"},
+                "data": {"auth_token": "cmF5"},
+            }
+        )
+        self.side = RaySide(cast("KubernetesClient", self.api), cast("RayClient", self.ray), lambda: self.clock)
+
+    async def look(self, seconds: float = 0.5, **view: object) -> RayView:
+        self.clock += seconds
+        return await self.side.look(
+            views.engine(**view), namespace="n", secret="t", job_id=lambda session: f"job-{session}"
+        )
+
+
+async def test_reads_count_while_nodes_stay() -> None:
+    bench = Bench()
+    assert [(await bench.look()).stable_reads for _ in range(5)] == [1, 2, 3, 3, 3]
+
+
+async def test_reads_in_quick_succession_do_not_count() -> None:
+    bench = Bench()
+    assert [(await bench.look(0.1)).stable_reads for _ in range(4)] == [1, 1, 1, 1]
+    assert (await bench.look(0.1)).stable_reads == 1
+    assert (await bench.look(0.4)).stable_reads == 2
+
+
+async def test_a_node_that_comes_or_goes_starts_the_count_again() -> None:
+    bench = Bench()
+    await bench.look()
+    await bench.look()
+    bench.ray.nodes = bench.ray.nodes[:1]
+    assert (await bench.look()).stable_reads == 1
+    bench.ray.nodes = (RayNode(id="c", gpus=1),)
+    assert (await bench.look()).stable_reads == 1, "another node of the same size"
+
+
+async def test_a_head_that_fails_meanwhile_starts_the_count_again() -> None:
+    bench = Bench()
+    await bench.look()
+    await bench.look()
+    bench.ray.error = "http://10.0.0.1:8265: refused"
+    assert await bench.look() == RayView(error="http://10.0.0.1:8265: refused")
+    bench.ray.error = ""
+    assert (await bench.look()).stable_reads == 1
+
+
+async def test_session_nodes_and_token() -> None:
+    bench = Bench()
+    told = await bench.look()
+    assert (told.session, told.gpus, told.job) == ("session_1", (("a", 1), ("b", 2)), None)
+    assert bench.ray.tokens == {"ray"}
+
+
+async def test_job_of_this_session_with_its_last_line() -> None:
+    bench = Bench()
+    bench.ray.jobs["job-session_1"] = Job(status="FAILED", message="Traceback:\n  File x\n\nValueError: why\n \n")
+    told = await bench.look()
+    assert told.job
+    assert (told.job.status, told.job.message) == ("FAILED", "ValueError: why")
+    bench.ray.session = "session_2"
+    assert (await bench.look()).job is None
+
+
+async def test_no_head_pod_and_no_token() -> None:
+    bench = Bench()
+    assert (await bench.look(pods=())).error == "there is no head pod"
+    bench.api.objects.clear()
+    assert "token cannot be read" in (await bench.look()).error
