@@ -71,9 +71,9 @@ class Kind:
         root = f"/apis/{self.api_version}" if "/" in self.api_version else f"/api/{self.api_version}"
         parts = [root]
         if namespace:
-            parts += ["namespaces", quote(namespace)]
+            parts += ["namespaces", quote(namespace, safe="")]
         parts.append(_PLURALS[self.kind])
-        parts += [quote(part) for part in (name, subresource) if part]
+        parts += [quote(part, safe="") for part in (name, subresource) if part]
         return "/".join(parts)
 
 
@@ -90,22 +90,26 @@ class KubernetesClient:
 
     @classmethod
     async def connect(cls) -> KubernetesClient:
-        """Log in by the pod's ServiceAccount or, outside a cluster, by ``KUBECONFIG``."""
+        """Log in by the pod's ServiceAccount or, outside a cluster, by ``KUBECONFIG``.
+
+        Raises
+        ------
+        ApiError
+            There is neither, or it is unusable.
+        """
         settings = client.Configuration()
         try:
             config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
         except config.ConfigException:
-            await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            try:
+                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+            except config.ConfigException as error:
+                raise ApiError(0, f"neither a pod's ServiceAccount nor a usable KUBECONFIG: {error}") from error
         return cls(client.ApiClient(settings))
 
     async def close(self) -> None:
         """Close the connections."""
         await self._api.close()  # type: ignore[no-untyped-call]
-
-    @property
-    def api(self) -> client.ApiClient:
-        """The client below, for the Lease."""
-        return self._api
 
     async def get(self, kind: Kind, namespace: str, name: str) -> dict[str, Any]:
         """Read an object.

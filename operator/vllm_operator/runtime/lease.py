@@ -6,49 +6,92 @@ Lease is given back, so that the next leader need not wait for it to run out.
 
 from __future__ import annotations
 
+import asyncio
+import datetime
+import json
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-import aiohttp
 from kubernetes.aio.client.exceptions import ApiException
 from kubernetes.aio.leaderelection.electionconfig import Config
 from kubernetes.aio.leaderelection.leaderelection import LeaderElection
-from kubernetes.aio.leaderelection.resourcelock.leaselock import LeaseLock
+from kubernetes.aio.leaderelection.leaderelectionrecord import LeaderElectionRecord
+from kubernetes.aio.leaderelection.resourcelock.baselock import BaseLock
 
-from vllm_operator.clients.kubernetes import Kind, KubernetesClient
+from vllm_operator.clients.kubernetes import ApiError, Kind, KubernetesClient, NotFoundError
 from vllm_operator.runtime.settings import LeaderElection as LeaseSettings
 
 log = logging.getLogger(__name__)
 
 LEASE = Kind(api_version="coordination.k8s.io/v1", kind="Lease")
-_NETWORK = (aiohttp.ClientError, TimeoutError, OSError)
 
 
 class LeaseLostError(Exception):
     """Another replica leads now, or the API server did not answer in time."""
 
 
-class _Lock(LeaseLock):
-    """A LeaseLock for which an API server that does not answer is a failed try, not the end of the process."""
+class _Lock(BaseLock):
+    """The client library's election over our own calls of the API server.
+
+    The library's LeaseLock 37.0 cannot create a Lease (it sends ``pretty=True`` where its own models demand a string),
+    and ends the process when the API server does not answer once.
+    """
+
+    def __init__(self, api: KubernetesClient, settings: LeaseSettings, namespace: str, identity: str) -> None:
+        super().__init__(settings.lease_name, namespace, identity)
+        self._api = api
+        self._seconds = int(settings.lease_duration_seconds)
+        self._seen: dict[str, Any] = {}
 
     async def get(self, name: str, namespace: str) -> Any:
         try:
-            return await super().get(name, namespace)
-        except _NETWORK as error:
-            return False, ApiException(status=0, reason=str(error) or type(error).__name__)
+            self._seen = await self._api.get(LEASE, namespace, name)
+        except NotFoundError as error:
+            return False, ApiException(status=404, reason=error.message, body=json.dumps({"code": 404}))
+        except ApiError as error:
+            return False, ApiException(status=error.code, reason=error.message)
+        spec = self._seen.get("spec") or {}
+        # A Lease that was given back has no holder: the election takes a record without one at once.
+        return True, LeaderElectionRecord(
+            spec.get("holderIdentity") or None,
+            str(spec.get("leaseDurationSeconds") or ""),
+            str(spec.get("acquireTime") or ""),
+            str(spec.get("renewTime") or ""),
+        )
 
-    async def create(self, name: str, namespace: str, election_record: Any) -> bool:
+    async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
         try:
-            return bool(await super().create(name, namespace, election_record))
-        except _NETWORK:
+            self._seen = await self._api.create(self._body({}))
+        except ApiError as error:
+            log.warning("the Lease %s/%s cannot be made: %s", namespace, name, error)
             return False
+        return True
 
-    async def update(self, name: str, namespace: str, updated_record: Any) -> bool:
+    async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
+        meta = self._seen["metadata"]
+        body = self._body(self._seen.get("spec") or {})
         try:
-            return bool(await super().update(name, namespace, updated_record))
-        except _NETWORK:
+            self._seen = await self._api.patch(body, uid=meta["uid"], resource_version=meta["resourceVersion"])
+        except ApiError as error:
+            log.warning("the Lease %s/%s cannot be renewed: %s", namespace, name, error)
             return False
+        return True
+
+    def _body(self, before: dict[str, Any]) -> dict[str, Any]:
+        now = datetime.datetime.now(datetime.UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+        same = before.get("holderIdentity") == self.identity
+        return {
+            "apiVersion": LEASE.api_version,
+            "kind": LEASE.kind,
+            "metadata": {"name": self.name, "namespace": self.namespace},
+            "spec": {
+                "holderIdentity": self.identity,
+                "leaseDurationSeconds": self._seconds,
+                "acquireTime": before.get("acquireTime", now) if same else now,
+                "renewTime": now,
+            },
+        }
 
 
 async def lead(
@@ -64,32 +107,48 @@ async def lead(
     Raises
     ------
     LeaseLostError
-        The Lease could not be renewed.
+        The Lease could not be renewed; in a group, as whatever ``work`` raises.
     """
+    leading = asyncio.Event()
 
     async def started() -> None:
-        log.info("%s leads", identity)
-        await work()
+        leading.set()
 
     async def stopped() -> None:
         log.error("%s lost the Lease %s/%s", identity, namespace, settings.lease_name)
 
     config = Config(
-        lock=_Lock(settings.lease_name, namespace, identity, api.api),
-        # Whole seconds: the record is read back with int().
-        lease_duration=int(settings.lease_duration_seconds),
+        lock=_Lock(api, settings, namespace, identity),
+        lease_duration=settings.lease_duration_seconds,
         renew_deadline=settings.renew_deadline_seconds,
         retry_period=settings.retry_period_seconds,
         onstarted_leading=started,
         onstopped_leading=stopped,
     )
     log.info("%s waits for the Lease %s/%s", identity, namespace, settings.lease_name)
-    await LeaderElection(config).run()
-    raise LeaseLostError(f"{identity} lost the Lease {namespace}/{settings.lease_name}")
+
+    async def hold() -> None:
+        await LeaderElection(config).run()
+        raise LeaseLostError(f"{identity} lost the Lease {namespace}/{settings.lease_name}")
+
+    # Not as the election's own callback: that would go on working when this is cancelled, and fail unheard.
+    async with asyncio.TaskGroup() as group:
+        holding = group.create_task(hold())
+        await leading.wait()
+        log.info("%s leads", identity)
+        await work()
+        holding.cancel()
 
 
 async def give_back(*, api: KubernetesClient, settings: LeaseSettings, namespace: str, identity: str) -> None:
-    """Give the Lease back if it is ours."""
+    """Give the Lease back if it is ours; when that fails it runs out by itself."""
+    try:
+        await _give_back(api, settings, namespace, identity)
+    except ApiError as error:
+        log.warning("the Lease %s/%s is not given back: %s", namespace, settings.lease_name, error)
+
+
+async def _give_back(api: KubernetesClient, settings: LeaseSettings, namespace: str, identity: str) -> None:
     body = await api.find(LEASE, namespace, settings.lease_name)
     if not body or body.get("spec", {}).get("holderIdentity") != identity:
         return

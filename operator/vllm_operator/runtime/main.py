@@ -72,10 +72,18 @@ async def _guarded(settings: ProcessSettings) -> int:
     try:
         await _run(settings)
     except* (LeaseLostError, ApiError, OSError) as group:
-        failures = list(group.exceptions)
+        failures = _leaves(group)
     for failure in failures:
         log.error("%s", failure)
     return 1 if failures else 0
+
+
+def _leaves(group: BaseExceptionGroup[Exception]) -> list[Exception]:
+    """Give what failed: one task group in another gives one exception group in another."""
+    found: list[Exception] = []
+    for error in group.exceptions:
+        found += _leaves(error) if isinstance(error, BaseExceptionGroup) else [error]
+    return found
 
 
 def _set_up_logging(settings: ProcessSettings) -> None:
@@ -131,18 +139,10 @@ async def _operate(
     namespace: str,
     identity: str,
 ) -> None:
-    stop, ready = asyncio.Event(), asyncio.Event()
-    loop = asyncio.get_running_loop()
-    tasks: set[asyncio.Task[None]] = set()
-
-    def enqueue_all() -> None:
-        task = loop.create_task(_enqueue_all(api, queue, settings.watch_namespaces))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
-
+    stop, ready, all_asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
     registry = kopf.OperatorRegistry()
     _register_login(registry)
-    register(registry, enqueue=queue.add, enqueue_all=enqueue_all)
+    register(registry, enqueue=queue.add, enqueue_all=all_asked.set)
     runners = await serve(
         probes_port=settings.probes.port,
         metrics_port=settings.metrics.port,
@@ -153,6 +153,7 @@ async def _operate(
     try:
         async with asyncio.TaskGroup() as group:
             background = [
+                group.create_task(_enqueue_all(all_asked, api, queue, settings.watch_namespaces)),
                 group.create_task(_watch(registry, settings, identity, ready, stop)),
                 group.create_task(_lead(settings, api, workers, namespace=namespace, identity=identity)),
             ]
@@ -197,13 +198,20 @@ async def _watch(
     stop.set()
 
 
-async def _enqueue_all(api: KubernetesClient, queue: WorkQueue[Key], namespaces: Sequence[str]) -> None:
-    try:
-        for namespace in namespaces or ("",):
-            for body in await api.list(DEPLOYMENT, namespace):
-                queue.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
-    except ApiError as error:
-        log.warning("the deployments cannot be listed: %s; they are looked at again at the next resync", error)
+async def _enqueue_all(
+    asked: asyncio.Event, api: KubernetesClient, queue: WorkQueue[Key], namespaces: Sequence[str]
+) -> None:
+    """Put all deployments into the queue when asked to, at most once a second: nodes come in swarms."""
+    while True:
+        await asked.wait()
+        asked.clear()
+        try:
+            for namespace in namespaces or ("",):
+                for body in await api.list(DEPLOYMENT, namespace):
+                    queue.add(Key(body["metadata"]["namespace"], body["metadata"]["name"]))
+        except ApiError as error:
+            log.warning("the deployments cannot be listed: %s; they are looked at again at the next resync", error)
+        await asyncio.sleep(1.0)
 
 
 def _register_login(registry: kopf.OperatorRegistry) -> None:

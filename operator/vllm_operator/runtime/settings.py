@@ -113,12 +113,12 @@ def read_settings(path: Path | None) -> ProcessSettings:
     if path is None:
         return ProcessSettings()
     try:
-        data = yaml.safe_load(path.read_text()) or {}
+        data = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
         return ProcessSettings.model_validate(data)
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise SettingsError(f"{path}: no YAML: {error}") from error
     except ValidationError as error:
-        told = "; ".join(f"{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors())
+        told = "; ".join(f"{'.'.join(map(str, item['loc'])) or 'the file'}: {item['msg']}" for item in error.errors())
         raise SettingsError(f"{path}: {told}") from error
