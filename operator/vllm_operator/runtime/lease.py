@@ -10,6 +10,7 @@ import asyncio
 import datetime
 import json
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -43,6 +44,8 @@ class _Lock(BaseLock):
         self._api = api
         self._seconds = int(settings.lease_duration_seconds)
         self._seen: dict[str, Any] = {}
+        self.renewed_at = -math.inf
+        """When the last write that went well was sent, by the loop's clock."""
 
     async def get(self, name: str, namespace: str) -> Any:
         try:
@@ -61,21 +64,25 @@ class _Lock(BaseLock):
         )
 
     async def create(self, name: str, namespace: str, election_record: LeaderElectionRecord) -> bool:
+        sent = asyncio.get_running_loop().time()
         try:
             self._seen = await self._api.create(self._body({}))
         except ApiError as error:
             log.warning("the Lease %s/%s cannot be made: %s", namespace, name, error)
             return False
+        self.renewed_at = sent
         return True
 
     async def update(self, name: str, namespace: str, updated_record: LeaderElectionRecord) -> bool:
         meta = self._seen["metadata"]
         body = self._body(self._seen.get("spec") or {})
+        sent = asyncio.get_running_loop().time()
         try:
             self._seen = await self._api.patch(body, uid=meta["uid"], resource_version=meta["resourceVersion"])
         except ApiError as error:
             log.warning("the Lease %s/%s cannot be renewed: %s", namespace, name, error)
             return False
+        self.renewed_at = sent
         return True
 
     def _body(self, before: dict[str, Any]) -> dict[str, Any]:
@@ -117,8 +124,10 @@ async def lead(
     async def stopped() -> None:
         log.error("%s lost the Lease %s/%s", identity, namespace, settings.lease_name)
 
+    lock = _Lock(api, settings, namespace, identity)
+    lost = LeaseLostError(f"{identity} lost the Lease {namespace}/{settings.lease_name}")
     config = Config(
-        lock=_Lock(api, settings, namespace, identity),
+        lock=lock,
         lease_duration=settings.lease_duration_seconds,
         renew_deadline=settings.renew_deadline_seconds,
         retry_period=settings.retry_period_seconds,
@@ -129,15 +138,26 @@ async def lead(
 
     async def hold() -> None:
         await LeaderElection(config).run()
-        raise LeaseLostError(f"{identity} lost the Lease {namespace}/{settings.lease_name}")
+        raise lost
+
+    async def watch() -> None:
+        # The election looks at its deadline only between calls, and one that hangs takes longer than the Lease lasts.
+        loop = asyncio.get_running_loop()
+        while True:
+            left = lock.renewed_at + settings.renew_deadline_seconds - loop.time()
+            if left <= 0:
+                raise lost
+            await asyncio.sleep(left)
 
     # Not as the election's own callback: that would go on working when this is cancelled, and fail unheard.
     async with asyncio.TaskGroup() as group:
         holding = group.create_task(hold())
         await leading.wait()
         log.info("%s leads", identity)
+        watching = group.create_task(watch())
         await work()
         holding.cancel()
+        watching.cancel()
 
 
 async def give_back(*, api: KubernetesClient, settings: LeaseSettings, namespace: str, identity: str) -> None:
