@@ -171,6 +171,10 @@ async def test_a_node_goes_and_its_pod_comes_back_elsewhere() -> None:
 async def test_an_engine_whose_cluster_was_deleted_is_made_anew() -> None:
     world = World()
     await world.serve()
+    world.report(Phase.FAILED, reason="RankDied")
+    await world.rounds(20)
+    await world.bring_up()
+    assert world.engines["engine-0"]["attempt"] == 2
     world.api.body("RayCluster", CLUSTER)["metadata"]["deletionTimestamp"] = "x"
     await world.round()
     assert world.engines["engine-0"]["reason"] == "Replacing"

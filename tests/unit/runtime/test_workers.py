@@ -79,6 +79,18 @@ async def test_a_deployment_that_is_gone_is_not_looked_at_again() -> None:
     assert await bench.run(10000) == [0]
 
 
+async def test_a_deployment_that_failed_and_then_went_is_not_looked_at_again_either() -> None:
+    async def fail_once(_: Key) -> float | None:
+        if len(bench.rounds) == 1:
+            bench.queue.add(KEY)  # the event of its removal
+            raise ApiError(500, "etcd")
+        return None
+
+    bench = Bench(fail_once)
+    bench.queue.add(KEY)
+    assert await bench.run(10000) == [0, 0]
+
+
 @pytest.mark.parametrize(
     ("error", "outcome"),
     [
