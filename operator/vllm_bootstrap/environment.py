@@ -33,7 +33,10 @@ SET_BY_RAY = frozenset(
     }
 )
 
-INSTANCE_VARIABLE = "VLLM_OPERATOR_INSTANCE"
+OUR_PREFIX = "VLLM_OPERATOR_"
+"""Our own variables are for our own processes: vLLM warns of each name of its prefix that it does not know."""
+
+INSTANCE_VARIABLE = "ENGINE_INSTANCE_ID"
 """Marks every process of an engine, so that a sweep finds what a lost guard could not kill."""
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -50,7 +53,7 @@ def base_environment(own: Mapping[str, str], raylet: Mapping[str, str]) -> dict[
         Of the process that Ray's node manager was started with: a variable that Ray may set is taken from here, because
         the pod may have set it too.
     """
-    kept = {name: value for name, value in own.items() if name not in SET_BY_RAY}
+    kept = {name: value for name, value in own.items() if name not in SET_BY_RAY and not name.startswith(OUR_PREFIX)}
     return kept | {name: value for name, value in raylet.items() if name in SET_BY_RAY}
 
 

@@ -28,12 +28,14 @@ from vllm_bootstrap.contract import (
     PlacementGroupReport,
     RankReport,
 )
+from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.placement import RankPlace, RayNode, describe_shortage, missing_nodes, order_ranks
 from vllm_bootstrap.preflight import BundleFacts, judge, look
 from vllm_bootstrap.ray_cluster import CREATED, PENDING, Group, NamedActor
 from vllm_bootstrap.report import MESSAGE_LIMIT, ReportWriter, choose_sink, trim
 from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor, failed_report, instance_prefix
+from vllm_bootstrap.sweep import sweep
 from vllm_bootstrap.vllm_adapter.facts import actor_name, actor_prefix
 
 LOG = logging.getLogger("vllm_bootstrap")
@@ -43,6 +45,7 @@ ANSWER_SECONDS = 15.0
 
 END_SECONDS = 20.0
 GUARD_SECONDS = 8.0
+SWEEP_SECONDS = 20.0
 PREFLIGHT_SECONDS = 120.0
 SUPERVISOR_SECONDS = 90.0
 FLUSH_SECONDS = 15.0
@@ -74,6 +77,15 @@ class Attempt:
         self._change(timings=joined)
         lead = next(node for node in nodes if node.lead)
         supervisor = self._make_supervisor(lead)  # it comes up while the group is placed and looked at
+        try:
+            self._bring_up(supervisor, lead, nodes)
+        except BaseException:
+            # Without a plan it would stand there for ever, and say "placing" of an engine that has failed.
+            ray.kill(supervisor, no_restart=True)
+            raise
+
+    def _bring_up(self, supervisor: Any, lead: RayNode, nodes: Sequence[RayNode]) -> None:
+        plan = self._plan
         group = self._place(nodes)
         self._change(
             timings=replace(self.report.timings, placed=self._clock.timestamp()),
@@ -110,12 +122,9 @@ class Attempt:
             if actor.name == plan.supervisor:
                 LOG.info("kill %s, left by an earlier attempt", actor.name)
                 ray_cluster.kill_actor(actor)
-        # The guard ends the launcher now, and with vLLM's engine process its rank actors end.  Only if they do not are
-        # they killed by hand: for a handle Ray imports their class, which takes ten seconds.
+        # The guard ends the launcher now, and with vLLM's engine process, which owns them, the rank actors end.
         if not poll(lambda: None if left_over() else True, seconds=GUARD_SECONDS, clock=self._clock):
-            for actor in left_over():
-                LOG.info("kill %s, which outlived its engine", actor.name)
-                ray_cluster.kill_actor(actor)
+            self._sweep()
         gone = poll(lambda: None if left_over() else True, seconds=plan.deadlines.cleanup, clock=self._clock)
         if not gone:
             names = ", ".join(sorted(actor.name for actor in left_over()))
@@ -123,6 +132,26 @@ class Attempt:
                 FailureReason.ACTORS_LEFT_OVER,
                 f"actors of an earlier attempt are still alive after {plan.deadlines.cleanup:g} s: {names}",
             )
+
+    def _sweep(self) -> None:
+        """Kill engine processes that outlived their guard, in each pod.
+
+        The rank actors themselves cannot be killed from here: for a handle Ray would import their class, and vLLM does
+        not come up on a head without GPUs.
+        """
+        task = ray.remote(num_cpus=0, max_retries=0)(sweep)
+        references = {
+            node.address: task.options(
+                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)
+            ).remote(INSTANCE_VARIABLE, instance_prefix(self._plan))
+            for node in ray_cluster.alive_nodes()
+            if node.gpus > 0
+        }
+        for address, reference in references.items():
+            try:
+                LOG.info("killed on %s: %s", address, ray.get(reference, timeout=SWEEP_SECONDS))
+            except ray.exceptions.RayError as error:
+                LOG.warning("no sweep on %s: %s", address, _last(error))
 
     def _end_supervisor(self) -> None:
         """Let the old supervisor take its launcher with it; its guard does that too, but a moment later."""

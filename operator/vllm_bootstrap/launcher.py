@@ -1,11 +1,16 @@
 """The process that is the engine's front: vLLM's API server, started by the guard on the lead pod.
 
-Importable without a side effect, because vLLM's engine process is spawned from it and imports it again.
+vLLM spawns its engine process from this one, and a spawned process imports its parent's main module before anything
+else.  That is our one chance to bind it to this process's life: an engine process that outlives its front keeps every
+rank actor, and with them the GPUs.
 """
 
 from __future__ import annotations
 
+import ctypes
+import multiprocessing
 import os
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -13,6 +18,7 @@ from pathlib import Path
 
 from vllm_bootstrap.contract import FailureReason
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.guard import PR_SET_PDEATHSIG
 from vllm_bootstrap.launch import EventLog, LaunchOrder, Stage
 
 ORDERLY, REFUSED, FAILED = 0, 2, 1
@@ -44,6 +50,17 @@ def main(arguments: Sequence[str]) -> int:
         return FAILED
     return ORDERLY
 
+
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, however that dies."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid != os.getppid():  # it died before the line above
+        os._exit(FAILED)
+
+
+if __name__ == "__mp_main__":
+    die_with_parent()
 
 if __name__ == "__main__":
     code = main(sys.argv[1:])

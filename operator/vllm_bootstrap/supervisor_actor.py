@@ -27,10 +27,11 @@ from vllm_bootstrap.environment import (
     plan_environment,
 )
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.launcher_process import GuardedLauncher, sweep
+from vllm_bootstrap.launcher_process import GuardedLauncher
 from vllm_bootstrap.rank_watch import RayRankWatch
 from vllm_bootstrap.report import ReportWriter, choose_sink
 from vllm_bootstrap.supervisor import Event, Inbox, Paths, StopAsked, Supervisor
+from vllm_bootstrap.sweep import sweep
 from vllm_bootstrap.vllm_adapter.facts import actor_name
 
 LOG = logging.getLogger(__name__)

@@ -18,7 +18,7 @@ import pytest
 
 from vllm_bootstrap import guard
 from vllm_bootstrap.guard import Orders
-from vllm_bootstrap.launcher_process import sweep
+from vllm_bootstrap.sweep import sweep
 
 PACKAGE = Path(guard.__file__).parent.parent
 

@@ -1,0 +1,127 @@
+"""Health polls and the warm-up request, against a server that plays the engine."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import queue
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from vllm_bootstrap import engine_http
+from vllm_bootstrap.clock import Clock
+from vllm_bootstrap.engine_http import HttpEngine, first_token
+from vllm_bootstrap.launcher_process import is_free
+from vllm_bootstrap.supervisor import Answered, Inbox, WarmedUp
+
+
+class FakeEngine:
+    def __init__(self) -> None:
+        self.health = 503
+        self.answers: dict[str, int] = {}
+        self.requests: list[tuple[str, str | None, dict[str, object]]] = []
+        fake = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                self.send_response(fake.health)
+                self.end_headers()
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                fake.requests.append((self.path, self.headers.get("Authorization"), body))
+                self.send_response(fake.answers.get(self.path, 200))
+                self.end_headers()
+                self.wfile.write(b"words")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def fake() -> Iterator[FakeEngine]:
+    fake = FakeEngine()
+    yield fake
+    fake.server.shutdown()
+    fake.server.server_close()
+
+
+@pytest.fixture
+def engine(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HttpEngine, Inbox]]:
+    monkeypatch.setattr(engine_http, "POLL_SECONDS", 0.01)
+    inbox = Inbox()
+    engine = HttpEngine(port=fake.server.server_port, model="demo", key="k", inbox=inbox, clock=Clock())
+    yield engine, inbox
+    engine.close()
+
+
+def test_the_first_answer_is_told_once(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]):
+    subject, inbox = engine
+    subject.watch()
+    with pytest.raises(queue.Empty):
+        inbox.events.get(timeout=0.1)
+    assert not subject.pulse.is_alive(Clock().monotonic())
+    fake.health = 200
+    assert inbox.events.get(timeout=5) == Answered()
+    assert subject.pulse.is_alive(Clock().monotonic())
+    fake.health = 503
+    deadline = threading.Event()
+    while subject.pulse.misses < engine_http.MISSES:
+        assert not deadline.wait(0.01)
+    assert not subject.pulse.is_alive(Clock().monotonic())
+    assert inbox.events.empty()
+
+
+def test_warm_up(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]):
+    subject, inbox = engine
+    subject.warm_up(5.0)
+    assert inbox.events.get(timeout=5) == WarmedUp("")
+    path, key, body = fake.requests[0]
+    assert path == "/v1/completions"
+    assert key == "Bearer k"
+    assert body["model"] == "demo"
+    assert body["max_tokens"] == 1
+
+
+@pytest.mark.parametrize(
+    ("answers", "asked", "fault"),
+    [
+        ({}, 1, ""),
+        ({"/v1/completions": 404}, 2, ""),
+        ({"/v1/completions": 400}, 2, ""),
+        ({"/v1/completions": 404, "/v1/chat/completions": 404}, 3, ""),
+        ({"/v1/completions": 500}, 1, "POST /v1/completions: 500 words"),
+        ({"/v1/completions": 401}, 1, "POST /v1/completions: 401 words"),
+        (dict.fromkeys(("/v1/completions", "/v1/chat/completions", "/v1/embeddings", "/pooling"), 404), 4, ""),
+        (
+            {"/v1/completions": 400, "/v1/chat/completions": 404, "/v1/embeddings": 404, "/pooling": 404},
+            4,
+            "POST /v1/completions: 400 words",
+        ),
+    ],
+)
+def test_the_first_way_that_the_model_serves_is_taken(answers: dict[str, int], asked: int, fault: str):
+    seen = []
+
+    def send(path: str, _: dict[str, object]) -> tuple[int, str]:
+        seen.append(path)
+        return answers.get(path, 200), "words"
+
+    assert first_token("demo", send) == fault
+    assert len(seen) == asked
+
+
+def test_an_engine_that_does_not_answer_is_a_fault():
+    def send(*_: object) -> tuple[int, str]:
+        raise TimeoutError("timed out")
+
+    assert first_token("demo", send) == "POST /v1/completions: timed out"
+
+
+def test_a_taken_port_is_seen(fake: FakeEngine):
+    assert not is_free(fake.server.server_port)

@@ -1,0 +1,307 @@
+"""The supervisor's core without Ray, processes or time: events go in, reports come out."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from vllm_bootstrap.clock import Clock
+from vllm_bootstrap.contract import Deadlines, EnginePlan, EngineReport, FailureReason, Phase, RankReport
+from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.supervisor import (
+    Answered,
+    DrainAsked,
+    Event,
+    Inbox,
+    LauncherExited,
+    LauncherStarted,
+    Paths,
+    RankSight,
+    RanksSeen,
+    StopAsked,
+    Supervisor,
+    WarmedUp,
+)
+
+ALIVE = {
+    0: RankSight(state="ALIVE", actor_id="a0", pid=10),
+    1: RankSight(state="ALIVE", actor_id="a1", pid=11),
+}
+OWN_DEATH = RankSight(state="DEAD", actor_id="a1", pid=11, cause="worker process has died", own=True)
+KILLED = RankSight(state="DEAD", actor_id="a0", pid=10, cause="killed by ray.kill")
+
+
+class Rig:
+    """A supervisor with its collaborators played by a script.
+
+    Each of ``start``, ``watch``, ``warm_up``, ``terminate`` and ``kill`` gives the events that follow from it.
+    """
+
+    def __init__(self, plan: EnginePlan, tmp_path: Path) -> None:
+        self.slept = 0.0
+        self.inbox = Inbox()
+        self.reports: list[EngineReport] = []
+        self.calls: list[str] = []
+        self.table: Mapping[int, RankSight] = {}
+        self.script: dict[str, list[Event]] = {
+            "start": [LauncherStarted(100)],
+            "watch": [RanksSeen(ALIVE), Answered()],
+            "warm_up": [WarmedUp("")],
+            "terminate": [LauncherExited(0)],
+            "kill": [LauncherExited(-9)],
+        }
+        self.paths = Paths(log=tmp_path / "log", events=tmp_path / "events")
+        report = EngineReport(
+            uid=plan.uid,
+            engine=plan.engine,
+            revision=plan.revision,
+            attempt=plan.attempt,
+            ray_session=plan.ray_session,
+            sequence=4,
+            phase=Phase.PLACING,
+            time="",
+            ranks=tuple(RankReport(rank=r, tp=0, pp=r, bundle=r, pod=f"pod-{r}") for r in range(2)),
+        )
+        self.supervisor = Supervisor(
+            plan,
+            report,
+            launcher=self,
+            engine=self,
+            ranks=self,
+            inbox=self.inbox,
+            paths=self.paths,
+            publish=self.reports.append,
+            clock=Clock(wall=lambda: 0.0, monotonic=lambda: time.monotonic() + self.slept, sleep=self.sleep),
+        )
+
+    def sleep(self, seconds: float) -> None:
+        self.slept += seconds
+
+    def _do(self, name: str) -> None:
+        self.calls.append(name)
+        for event in self.script.pop(name, ()):
+            self.inbox.put(event)
+
+    def start(self) -> None:
+        self._do("start")
+
+    def terminate(self) -> None:
+        self._do("terminate")
+        self.table = dict.fromkeys(range(2), KILLED)
+
+    def kill(self) -> None:
+        self._do("kill")
+        self.table = dict.fromkeys(range(2), KILLED)
+
+    def watch(self) -> None:
+        self._do("watch")
+
+    def warm_up(self, seconds: float) -> None:
+        self._do("warm_up")
+
+    def arm(self) -> None:
+        self.calls.append("arm")
+
+    def look(self) -> Mapping[int, RankSight]:
+        return self.table
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+    def log(self, *lines: str) -> None:
+        self.paths.log.write_text("".join(f"{line}\n" for line in lines))
+
+    def tell(self, **event: Any) -> None:
+        with self.paths.events.open("a") as file:
+            file.write(json.dumps(event) + "\n")
+
+    def run(self, *after_serving: Event) -> EngineReport:
+        """Let it live; the events come once it serves (or as soon as they can, when it does not come to that)."""
+        if after_serving:
+            self.script["warm_up"] = [*self.script["warm_up"], *after_serving]
+        thread = threading.Thread(target=self.supervisor.run, daemon=True)
+        thread.start()
+        thread.join(10)
+        assert not thread.is_alive(), f"still running: {self.reports[-1:]}"
+        return self.reports[-1]
+
+    @property
+    def phases(self) -> list[Phase]:
+        return list(dict.fromkeys(report.phase for report in self.reports))
+
+
+@pytest.fixture
+def make_rig(make_plan: Callable[..., EnginePlan], tmp_path: Path) -> Callable[..., Rig]:
+    return lambda **changes: Rig(make_plan(**changes), tmp_path)
+
+
+def test_a_good_life_and_an_orderly_end(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    last = rig.run(DrainAsked(), StopAsked())
+    assert rig.phases == [Phase.LOADING, Phase.SERVING, Phase.DRAINING, Phase.STOPPED]
+    assert "kill" not in rig.calls
+    assert [report.sequence for report in rig.reports] == list(range(5, 5 + len(rig.reports)))
+    serving = next(report for report in rig.reports if report.phase is Phase.SERVING)
+    assert [(rank.state, rank.pid, rank.actor_id) for rank in serving.ranks] == [
+        ("ALIVE", 10, "a0"),
+        ("ALIVE", 11, "a1"),
+    ]
+    assert serving.timings.loaded
+    assert serving.timings.first_token
+    assert last.reason == ""
+
+
+def test_serving_comes_only_after_the_first_token(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.script["warm_up"] = [WarmedUp("POST /v1/completions: 500 boom")]
+    last = rig.run()
+    assert rig.phases == [Phase.LOADING, Phase.FAILED]
+    assert last.reason == FailureReason.WARMUP_FAILED
+    assert last.message == "the first request failed: POST /v1/completions: 500 boom"
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_any_exit_while_serving_is_a_failure(make_rig: Callable[..., Rig], code: int):
+    rig = make_rig()
+    rig.log("INFO fine", "(EngineCore pid=7) ERROR 11-29 20:38:01 [core.py:1] RuntimeError: boom")
+    last = rig.run(LauncherExited(code))
+    assert last.phase is Phase.FAILED
+    assert last.reason == FailureReason.LAUNCHER_EXITED
+    assert last.message == f"the launcher ended with exit code {code} while it served; last error: RuntimeError: boom"
+    assert last.log_tail[0] == "INFO fine"
+    assert rig.inbox.broken.is_set()
+
+
+def test_a_rank_that_died_first_is_named_though_the_launcher_ended_too(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.table = {0: KILLED, 1: OWN_DEATH}
+    last = rig.run(LauncherExited(0))
+    assert (last.reason, last.failed_rank) == (FailureReason.RANK_DIED, 1)
+    assert last.message == "rank 1 on pod pod-1 died: worker process has died"
+
+
+def test_a_rank_that_dies_while_serving_is_reported_at_once(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    last = rig.run(RanksSeen({0: ALIVE[0], 1: OWN_DEATH}))
+    assert rig.calls.count("kill") == 1
+    failed = next(report for report in rig.reports if report.phase is Phase.FAILED)
+    assert (failed.reason, failed.failed_rank) == (FailureReason.RANK_DIED, 1)
+    assert [rank.state for rank in failed.ranks] == ["ALIVE", "DEAD"]
+    assert [rank.state for rank in last.ranks] == ["DEAD", "DEAD"], "the end is told, too"
+
+
+def test_ranks_that_were_killed_because_the_launcher_ended_are_no_cause(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.table = {0: KILLED, 1: KILLED}
+    last = rig.run(RanksSeen({0: KILLED, 1: KILLED}), LauncherExited(-9))
+    assert (last.reason, last.failed_rank) == (FailureReason.LAUNCHER_EXITED, -1)
+    assert "was ended by signal 9" in last.message
+
+
+def test_vllms_refusal_comes_in_its_own_words(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.tell(stage="reading the arguments")
+    rig.tell(reason="ArgumentsRefused", message="vLLM refuses the arguments: unrecognized arguments: --x")
+    rig.script["watch"] = [LauncherExited(2)]
+    last = rig.run()
+    assert last.reason == FailureReason.ARGUMENTS_REFUSED
+    assert last.message == "vLLM refuses the arguments: unrecognized arguments: --x"
+
+
+def test_a_failed_load_is_told_by_its_root_cause(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.tell(stage="starting the engine and loading the model")
+    rig.log(
+        "(RayWorkerProc pid=1, ip=10.0.0.1) torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB",
+        "Traceback (most recent call last):",
+        "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+    )
+    rig.script["watch"] = [LauncherExited(1)]
+    last = rig.run()
+    assert last.reason == FailureReason.LOAD_FAILED
+    assert last.message == (
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB "
+        "(while starting the engine and loading the model)"
+    )
+
+
+def test_a_launcher_killed_while_loading_did_not_fail_to_load(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.log("RuntimeError: an old one")
+    rig.script["watch"] = [LauncherExited(-9)]
+    assert rig.run().reason == FailureReason.LAUNCHER_EXITED
+
+
+def test_a_load_that_takes_too_long_says_how_far_it_came(make_rig: Callable[..., Rig]):
+    rig = make_rig(deadlines=Deadlines(load=0.1))
+    rig.tell(stage="starting the engine and loading the model")
+    rig.log("Loading shards: 10 %")
+    rig.script["watch"] = []
+    last = rig.run()
+    assert last.reason == FailureReason.LOAD_TIMEOUT
+    assert last.message == (
+        "not serving within 0.1 s, still starting the engine and loading the model; last line: Loading shards: 10 %"
+    )
+    assert "kill" in rig.calls
+
+
+def test_a_stop_while_loading_ends_it(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.script["watch"] = [StopAsked(1.0)]
+    last = rig.run()
+    assert rig.phases == [Phase.LOADING, Phase.STOPPED]
+    assert last.reason == ""
+    assert "terminate" in rig.calls
+
+
+def test_a_launcher_that_does_not_stop_is_killed(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.script["terminate"] = []
+    assert rig.run(StopAsked(0.05)).phase is Phase.STOPPED
+    assert "kill" in rig.calls
+
+
+def test_a_launcher_that_cannot_be_started_is_a_failure(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch):
+    rig = make_rig()
+
+    def refuse() -> None:
+        raise EngineFailure(FailureReason.ACTORS_LEFT_OVER, "port 8000 is taken")
+
+    monkeypatch.setattr(rig, "start", refuse)
+    last = rig.run()
+    assert (last.phase, last.reason) == (Phase.FAILED, FailureReason.ACTORS_LEFT_OVER)
+
+
+def test_a_fault_of_our_own_is_a_report_too(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch):
+    rig = make_rig()
+    monkeypatch.setattr(rig, "watch", lambda: 1 / 0)
+    last = rig.run()
+    assert last.reason == FailureReason.BOOTSTRAP_ERROR
+    assert "division by zero" in last.message
+
+
+def test_ray_tables_that_cannot_be_read_end_nothing(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch):
+    rig = make_rig()
+
+    def lost() -> Mapping[int, RankSight]:
+        raise ConnectionError("no GCS")
+
+    monkeypatch.setattr(rig, "look", lost)
+    rig.script["terminate"] = [RanksSeen({0: KILLED, 1: KILLED}), LauncherExited(0)]
+    assert rig.run(StopAsked(1.0)).phase is Phase.STOPPED
+    assert Phase.SERVING in rig.phases
+
+
+def test_readiness_breaks_before_the_cause_is_known():
+    inbox = Inbox()
+    inbox.put(RanksSeen(ALIVE))
+    assert not inbox.broken.is_set()
+    inbox.put(RanksSeen({**ALIVE, 1: replace(ALIVE[1], state="DEAD")}))
+    assert inbox.broken.is_set()
