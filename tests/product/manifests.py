@@ -12,7 +12,7 @@ PIPELINE_ON_CPU = ("-cc.mode=2", "-cc.backend=eager")
 
 def dummy(
     name: str,
-    model: str,
+    folder: str,
     *,
     tensor: int = 1,
     pipeline: int = 1,
@@ -25,7 +25,7 @@ def dummy(
 
     Parameters
     ----------
-    model
+    folder
         Folder that ``make_dummy_models.py`` wrote.
     """
     light = PIPELINE_ON_CPU if pipeline > 1 else ("--enforce-eager",)
@@ -37,7 +37,7 @@ def dummy(
         "kind": "VLLMDeployment",
         "metadata": {"name": name},
         "spec": {
-            "model": {"uri": f"file://{DUMMY_MODELS}/{model}"},
+            "model": {"uri": f"file://{DUMMY_MODELS}/{folder}"},
             "parallelism": {"tensor": tensor, "pipeline": pipeline},
             "placement": placement,
             "vllmConfig": {

@@ -155,6 +155,8 @@ def _environment(names: EngineNames, location: ModelLocation) -> list[dict[str, 
         # The pod's memory limit is the judge; Ray's own monitor counts /dev/shm twice.
         {"name": "RAY_memory_monitor_refresh_ms", "value": "0"},
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
+        # Ray starts its workers with a niceness of 15, and the launcher and the ranks would inherit it.
+        {"name": "RAY_worker_niceness", "value": "0"},
         *({"name": name, "value": value} for name, value in location.environment),
     ]
 
