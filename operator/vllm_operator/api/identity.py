@@ -23,7 +23,7 @@ LABEL_ENGINE = f"{GROUP}/engine"
 LABEL_LEAD = f"{GROUP}/lead"
 LABEL_REVISION = f"{GROUP}/revision"
 ANNOTATION_RETRY = f"{GROUP}/retry"
-"""A changed value clears a used-up or fatal failure and tries again."""
+"""An RFC 3339 instant later than a failure: the engine is tried again, also after one that is final."""
 
 
 def lead_selector(deployment: str) -> dict[str, str]:

@@ -34,10 +34,17 @@ class RayNode:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """A Ray job: ``PENDING``, ``RUNNING``, ``SUCCEEDED``, ``FAILED`` or ``STOPPED``."""
+    """A Ray job: ``PENDING``, ``RUNNING``, ``SUCCEEDED``, ``FAILED`` or ``STOPPED``.
+
+    Attributes
+    ----------
+    ended_at
+        Seconds since the epoch, ``None`` while it has not ended.
+    """
 
     status: str
     message: str
+    ended_at: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +105,12 @@ class RayClient:
         answer = await self._json("GET", head, f"/api/jobs/{job_id}", absent_ok=True)
         if not answer:
             return None
-        return Job(status=str(answer.get("status", "")), message=str(answer.get("message") or ""))
+        ended = answer.get("end_time")
+        return Job(
+            status=str(answer.get("status", "")),
+            message=str(answer.get("message") or ""),
+            ended_at=ended / 1000 if isinstance(ended, int | float) else None,
+        )
 
     async def job_logs(self, head: RayHead, job_id: str) -> str:
         """Read what a job printed.

@@ -26,6 +26,7 @@ from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 STABLE_READS = 3
 READ_INTERVAL = 0.5
 JOB_INTERVAL = 1.0
+LATE_INTERVAL = 10.0
 _SLACK = 60.0
 _MESSAGE_LIMIT = 8192
 
@@ -50,10 +51,17 @@ class ClusterView:
 
 @dataclass(frozen=True, kw_only=True)
 class JobView:
-    """The bootstrap job of the present attempt, as Ray's Jobs API has it."""
+    """The bootstrap job of the present attempt, as Ray's Jobs API has it.
+
+    Attributes
+    ----------
+    ended_at
+        When it ended, ``None`` while it has not.
+    """
 
     status: str
     message: str = ""
+    ended_at: datetime.datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -322,37 +330,46 @@ def _bootstrap(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines,
     ray = draft.view.ray or RayView(error="not asked yet")
     if not ray.session:
         message = f"the Ray head of {draft.view.cluster.name} does not answer: {ray.error}"
-        replica = draft.replica(EngineState.PENDING, Reason.RAY_UNREACHABLE, message)
-        return EngineStep(replica=replica, requeue_after=READ_INTERVAL)
+        return _waiting_for_ray(draft, Reason.RAY_UNREACHABLE, message, deadlines, now)
     if ray.job is None:
-        return _join(draft, ray)
-    match ray.job.status:
-        case "FAILED" | "STOPPED":
-            failure = _failure(
-                draft.view,
-                Reason.BOOTSTRAP_FAILED,
-                f"the bootstrap job ended {ray.job.status}: {ray.job.message or 'see the head pod log'}",
-                draft.turn.attempt,
-                now,
-            )
-            return _newly_failed(draft, failure, recovery, now)
-        case _:
-            replica = draft.replica(EngineState.PLACING, Reason.PLACING, f"bootstrap job {ray.job.status.lower()}")
-            return EngineStep(replica=replica, requeue_after=JOB_INTERVAL, joined=True)
+        return _join(draft, ray, deadlines, now)
+    if failure := _job_failure(draft, ray.job, recovery, now):
+        return _newly_failed(draft, failure, recovery, now)
+    replica = draft.replica(EngineState.PLACING, Reason.PLACING, f"bootstrap job {ray.job.status.lower()}")
+    return EngineStep(replica=replica, requeue_after=JOB_INTERVAL, joined=True)
 
 
-def _join(draft: _Draft, ray: RayView) -> EngineStep:
+def _job_failure(draft: _Draft, job: JobView, recovery: Recovery, now: datetime.datetime) -> Failure | None:
+    if job.status in ("FAILED", "STOPPED"):
+        message = f"the bootstrap job ended {job.status}: {job.message or 'see the head pod log'}"
+        return _failure(draft.view, Reason.BOOTSTRAP_FAILED, message, draft.turn.attempt, now)
+    if job.status == "SUCCEEDED" and job.ended_at and (now - job.ended_at).total_seconds() > recovery.silence_seconds:
+        message = f"the bootstrap job ended at {format_time(job.ended_at)} and the engine reports nothing"
+        return _failure(draft.view, Reason.SUPERVISOR_SILENT, message, draft.turn.attempt, now)
+    return None
+
+
+def _waiting_for_ray(
+    draft: _Draft, reason: Reason, message: str, deadlines: contract.Deadlines, now: datetime.datetime
+) -> EngineStep:
+    """Wait for the head or the nodes: often at first, then seldom, with the engine called stalled."""
+    started = [parse_time(pod.started_at) for pod in draft.view.pods]
+    since = max((instant for instant in started if instant), default=now)
+    late = (now - since).total_seconds() > deadlines.ray_nodes
+    replica = draft.replica(EngineState.PENDING, reason, message)
+    return EngineStep(replica=replica, requeue_after=LATE_INTERVAL if late else READ_INTERVAL, lasting=late)
+
+
+def _join(draft: _Draft, ray: RayView, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
     found = tuple(sorted((gpus for _, gpus in ray.gpus), reverse=True))
     if found != draft.view.sizes:
         message = (
             f"Ray lists GPU nodes of {_sizes(found)}, expected {_sizes(draft.view.sizes)}; "
             "a pod that runs but does not join has its reason in its own log"
         )
-        replica = draft.replica(EngineState.PENDING, Reason.WAITING_FOR_RAY_NODES, message)
-        return EngineStep(replica=replica, requeue_after=READ_INTERVAL)
+        return _waiting_for_ray(draft, Reason.WAITING_FOR_RAY_NODES, message, deadlines, now)
     if ray.stable_reads < STABLE_READS:
-        replica = draft.replica(EngineState.PENDING, Reason.WAITING_FOR_RAY_NODES, "Ray nodes joined, settling")
-        return EngineStep(replica=replica, requeue_after=READ_INTERVAL)
+        return _waiting_for_ray(draft, Reason.WAITING_FOR_RAY_NODES, "Ray nodes joined, settling", deadlines, now)
     replica = draft.replica(EngineState.PLACING, Reason.PLACING, "submitting the bootstrap job")
     return EngineStep(replica=replica, submit=True, requeue_after=JOB_INTERVAL, joined=True)
 

@@ -12,6 +12,7 @@ from vllm_operator.api.status import Reason
 _PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _LAST_WORDS = 600
+_LASTING_RESTARTS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,7 +135,8 @@ def _container_trouble(pod: str, container: Mapping[str, Any], image: str) -> Tr
                 f"pod {pod}: image {image} cannot be pulled: {waiting.get('message') or waiting['reason']}; "
                 "check spec.image, the registry and pod.imagePullSecrets"
             ),
-            lasting=True,
+            # The kubelet tries again by itself; after its first back-off it is for somebody to mend.
+            lasting=waiting["reason"] != "ErrImagePull",
         )
     if waiting.get("reason") in _CONFIG_REASONS:
         return Trouble(
@@ -146,11 +148,11 @@ def _container_trouble(pod: str, container: Mapping[str, Any], image: str) -> Tr
         (container.get("lastState") or {}).get("terminated") if "waiting" in state else None
     )
     if ended and ended.get("exitCode") != 0:
-        return _crash(pod, container["name"], image, ended)
+        return _crash(pod, container["name"], image, ended, restarts=container.get("restartCount", 0))
     return None
 
 
-def _crash(pod: str, container: str, image: str, ended: Mapping[str, Any]) -> Trouble:
+def _crash(pod: str, container: str, image: str, ended: Mapping[str, Any], *, restarts: int) -> Trouble:
     words = (ended.get("message") or "").strip()[-_LAST_WORDS:] or f"exit code {ended.get('exitCode')}"
     if ended.get("exitCode") == 127 or ("ray: command not found" in words or "ray: not found" in words):
         return Trouble(
@@ -164,5 +166,8 @@ def _crash(pod: str, container: str, image: str, ended: Mapping[str, Any]) -> Tr
     if ended.get("reason") == "OOMKilled":
         words = f"killed for memory (OOMKilled): raise pod.resources.limits.memory; {words}"
     return Trouble(
-        reason=Reason.CONTAINER_CRASHED, message=f"pod {pod}, container {container} ended: {words}", lasting=True
+        reason=Reason.CONTAINER_CRASHED,
+        message=f"pod {pod}, container {container} ended: {words}",
+        # A node that is short of CPU makes Ray's start run out of time once or twice.
+        lasting=restarts >= _LASTING_RESTARTS or ended.get("reason") == "OOMKilled",
     )

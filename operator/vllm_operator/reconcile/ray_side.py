@@ -7,12 +7,13 @@ An engine that serves is not asked: the kubelet's probe and the engine's report 
 from __future__ import annotations
 
 import base64
+import datetime
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from vllm_bootstrap import contract
 from vllm_operator.clients.kubernetes import KubernetesClient, NotFoundError
-from vllm_operator.clients.ray import RayClient, RayError, RayHead, RayNode
+from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead, RayNode
 from vllm_operator.lifecycle.engine import READ_INTERVAL, STABLE_READS, EngineView, JobView, RayView
 from vllm_operator.reconcile.observe import SECRET
 
@@ -94,6 +95,11 @@ class RaySide:
             known = _Streak(nodes=nodes, reads=min(known.reads + 1, STABLE_READS), at=now)
         self._streaks[uid] = known
         return known.reads
+
+
+def _job_view(job: Job) -> JobView:
+    ended = None if job.ended_at is None else datetime.datetime.fromtimestamp(job.ended_at, datetime.UTC)
+    return JobView(status=job.status, message=_last_line(job.message), ended_at=ended)
 
 
 def _last_line(text: str) -> str:

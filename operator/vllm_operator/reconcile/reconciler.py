@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_operator.clients.kubernetes import KubernetesClient
+from vllm_operator.api.status import Reason
+from vllm_operator.clients.kubernetes import ApiError, ConflictError, KubernetesClient
+from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import RayView
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.decide import decide, plan_of
@@ -80,9 +82,16 @@ class Reconciler:
         intent = intend(seen, self._settings, self._now())
         rays = {name: await self._ask_ray(engine, seen) for name, engine in intent.engines.items() if engine.asks_ray}
         decision = decide(seen, intent, rays, self._settings, self._now())
-        refused = await self._actor.carry_out(decision.actions, seen.owner)
-        status = dump(new_status(seen, decision, refused, self._now()))
-        await self._write(body, status)
+        try:
+            refused = await self._actor.carry_out(decision.actions, seen.owner)
+        except ConflictError:
+            raise
+        except ApiError as error:
+            # Somebody who waits must see why, also while the round is repeated.
+            passing = Blocker(reason=Reason.REFUSED_BY_API_SERVER, message=error.message, lasting=False)
+            await self._write(body, dump(new_status(seen, decision, passing, self._now())))
+            raise
+        await self._write(body, dump(new_status(seen, decision, refused, self._now())))
         again = math.inf if decision.requeue_after is None else decision.requeue_after
         return again if refused is None else min(again, REFUSED_SECONDS)
 

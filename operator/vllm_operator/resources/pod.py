@@ -80,11 +80,19 @@ def pod_template(
     }
     if not template["spec"]["serviceAccountName"]:
         del template["spec"]["serviceAccountName"]
-    laid = dict(merge(merge(template, defaults.pod_template), spec.pod.template or {}))
-    theirs = (laid["metadata"].get("labels") or {}).items()
+    # The installation's template lies under all that a CR says, in its fields as in its template.
+    laid = dict(merge(merge(dict(defaults.pod_template), _given(template)), spec.pod.template or {}))
+    theirs = (laid.get("metadata", {}).get("labels") or {}).items()
     # Services and this operator itself find the pods by ours: a user adds labels, but changes none and fakes none.
     tags = {key: value for key, value in theirs if not key.startswith(f"{identity.GROUP}/")}
-    return {**laid, "metadata": {**laid["metadata"], "labels": {**tags, **_own_labels(owner, names, role)}}}
+    return {**laid, "metadata": {**laid.get("metadata", {}), "labels": {**tags, **_own_labels(owner, names, role)}}}
+
+
+def _given(value: Any) -> Any:
+    """Leave out what is empty: it would only take away what lies below."""
+    if isinstance(value, dict):
+        return {key: _given(item) for key, item in value.items() if item not in ({}, [])}
+    return value
 
 
 def _own_labels(owner: Owner, names: EngineNames, role: Role) -> dict[str, str]:

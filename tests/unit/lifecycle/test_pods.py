@@ -47,7 +47,7 @@ UNSCHEDULABLE = {
             True,
             id="pull",
         ),
-        pytest.param(waiting("ErrImagePull"), Reason.IMAGE_PULL_FAILED, ["ErrImagePull"], True, id="pull, no words"),
+        pytest.param(waiting("ErrImagePull"), Reason.IMAGE_PULL_FAILED, ["ErrImagePull"], False, id="first pull"),
         pytest.param(
             waiting("CreateContainerConfigError", 'secret "s" not found'),
             Reason.CONTAINER_CRASHED,
@@ -59,10 +59,16 @@ UNSCHEDULABLE = {
             waiting("CrashLoopBackOff", last={"exitCode": 1, "message": "ValueError: no such thing\n"}),
             Reason.CONTAINER_CRASHED,
             ["pod p, container vllm ended: ValueError: no such thing"],
-            True,
-            id="crash with last words",
+            False,
+            id="first crash, with last words",
         ),
-        pytest.param(ended(exitCode=3), Reason.CONTAINER_CRASHED, ["exit code 3"], True, id="crash without"),
+        pytest.param(
+            status(containerStatuses=[{**container({"terminated": {"exitCode": 3}}), "restartCount": 3}]),
+            Reason.CONTAINER_CRASHED,
+            ["exit code 3"],
+            True,
+            id="crash after crash, without",
+        ),
         pytest.param(
             ended(exitCode=137, reason="OOMKilled"),
             Reason.CONTAINER_CRASHED,
@@ -151,7 +157,7 @@ def test_a_sidecar_is_not_the_main_container() -> None:
 
 
 def test_the_trouble_to_report_is_the_lasting_one_then_the_heads() -> None:
-    pull, crash = waiting("ErrImagePull"), ended(exitCode=1)
+    pull, crash = waiting("ImagePullBackOff"), ended(exitCode=137, reason="OOMKilled")
     pods = [
         pod("a", status=UNSCHEDULABLE),
         pod("c", status=pull),

@@ -161,7 +161,7 @@ def check_pod(role: str, template: dict[str, Any], spec: VLLMDeploymentSpec) -> 
     assert meta["labels"]["app.kubernetes.io/component"] == ("worker" if worker else role)
     # the Service selects by this one: neither a user's label nor an overlay gives it to another pod
     assert meta["labels"].get("vllm-operator.io/lead") == ("true" if role == "lead" else None)
-    assert spec.pod.annotations.keys() <= meta["annotations"].keys()
+    assert spec.pod.annotations.keys() <= meta.get("annotations", {}).keys()
 
 
 def test_users_labels_and_annotations_reach_head_and_workers() -> None:
@@ -193,7 +193,7 @@ def test_affinity_by_strategy() -> None:
         spec = spec_of({"placement": {"strategy": strategy}, "parallelism": {"tensor": 2}, **more})
         found = templates(rendered(spec, nodes=[GpuNode(name="a", gpus=1), GpuNode(name="b", gpus=1)]))
         assert found["lead"]["spec"]["affinity"] == found["gpu1"]["spec"]["affinity"]
-        assert found["head"]["spec"]["affinity"] == {}
+        assert "affinity" not in found["head"]["spec"]
         return found["lead"]["spec"]["affinity"]
 
     required = affinity("STRICT_SPREAD")["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -214,7 +214,7 @@ def test_affinity_by_strategy() -> None:
 
 def test_one_pod_needs_no_affinity() -> None:
     spec = spec_of({"placement": {"strategy": "STRICT_PACK"}, "parallelism": {"tensor": 4}})
-    assert templates(rendered(spec))["lead"]["spec"]["affinity"] == {}
+    assert "affinity" not in templates(rendered(spec))["lead"]["spec"]
 
 
 def test_secrets_are_files_on_the_lead_alone() -> None:
@@ -323,3 +323,20 @@ def test_size_of_shared_memory() -> None:
     assert sizes == {"head": "512Mi", "lead": "3Gi"}
     # vllm#7466: 64 MiB, the container runtime's default, kills NCCL
     assert named(templates(rendered(spec_of()))["lead"]["spec"]["volumes"])["dshm"]["emptyDir"]["sizeLimit"] == "16Gi"
+
+
+def test_the_installation_lies_under_all_that_a_cr_says() -> None:
+    chart = {
+        "spec": {
+            "nodeSelector": {"pool": "chart", "zone": "a"},
+            "tolerations": [{"key": "chart"}],
+            "containers": [{"name": "vllm", "imagePullPolicy": "Never"}],
+        }
+    }
+    pod = {"nodeSelector": {"pool": "mine"}, "template": {"spec": {"tolerations": [{"key": "mine"}]}}}
+    lead = templates(rendered(spec_of({"pod": pod}), defaults=RuntimeDefaults(image="i", pod_template=chart)))["lead"]
+    assert lead["spec"]["nodeSelector"] == {"pool": "mine", "zone": "a"}
+    assert lead["spec"]["tolerations"] == [{"key": "mine"}]
+    assert lead["spec"]["containers"][0]["imagePullPolicy"] == "Never"
+    other = templates(rendered(spec_of({}), defaults=RuntimeDefaults(image="i", pod_template=chart)))["lead"]
+    assert other["spec"]["tolerations"] == [{"key": "chart"}]
