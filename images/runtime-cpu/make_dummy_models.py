@@ -6,6 +6,7 @@ because the CPU attention kernel has no smaller ones.
     python make_dummy_models.py DEMO_MODEL_DIR OUT_DIR
 """
 
+# ruff: noqa: INP001, T201 - a script
 from __future__ import annotations
 
 import argparse

@@ -89,7 +89,6 @@ def launcher_environment(
     variables: Mapping[str, str],
     *,
     ray_address: str,
-    bundle_indices: tuple[int, ...],
     host_ip: str,
     instance_id: str,
     package: str,
@@ -97,7 +96,6 @@ def launcher_environment(
     """Put the launcher's environment together; ours comes last, because a launch without it would not come up."""
     ours = {
         "RAY_ADDRESS": ray_address,
-        "VLLM_RAY_BUNDLE_INDICES": ",".join(map(str, bundle_indices)),
         # vLLM's default is fork, and a process that has Ray in it must not be forked.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_HOST_IP": base.get("VLLM_HOST_IP") or host_ip,

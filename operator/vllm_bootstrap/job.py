@@ -10,10 +10,10 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
@@ -24,19 +24,18 @@ from vllm_bootstrap.contract import (
     EnginePlan,
     EngineReport,
     FailureReason,
-    Phase,
     PlacementGroupReport,
-    RankReport,
 )
 from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.placement import RankPlace, RayNode, describe_shortage, missing_nodes, order_ranks
+from vllm_bootstrap.placement import Group, RankPlace, RayNode, describe_shortage, missing_nodes, order_ranks, unfit
 from vllm_bootstrap.preflight import BundleFacts, judge, look
-from vllm_bootstrap.ray_cluster import CREATED, PENDING, Group, NamedActor
-from vllm_bootstrap.report import MESSAGE_LIMIT, ReportWriter, choose_sink, trim
-from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor, failed_report, instance_prefix
+from vllm_bootstrap.rank_map import describe_ranks
+from vllm_bootstrap.ray_cluster import NamedActor
+from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report, first_report
+from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor, instance_prefix
 from vllm_bootstrap.sweep import sweep
-from vllm_bootstrap.vllm_adapter.facts import actor_name, actor_prefix
+from vllm_bootstrap.vllm_adapter.facts import actor_prefix
 
 LOG = logging.getLogger("vllm_bootstrap")
 
@@ -245,16 +244,14 @@ class Attempt:
                 num_gpus=0,
                 scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=lead.id, soft=False),
             )
-            .remote(f"{plan.deployment}/{plan.engine}", plan.supervisor_port)
+            .remote(contract.dumps(plan))
         )
 
     def _hand_over(self, supervisor: Any, group: Group, ranks: Sequence[RankPlace]) -> None:
         # The supervisor counts on from here: nothing of ours may be written after its first report.
         if not self._writer.flush(FLUSH_SECONDS):
             LOG.warning("the last report is not written yet; the supervisor's follow")
-        self._writer.close()
         assignment = Assignment(
-            plan=contract.dumps(self._plan),
             report=contract.dumps(self.report),
             placement_group=group.id,
             bundles=tuple(place.bundle for place in ranks),
@@ -273,81 +270,12 @@ class Attempt:
         self._writer.submit(self.report)
 
 
-def first_report(plan: EnginePlan, clock: Clock) -> EngineReport:
-    """Make the report from which all others of an attempt follow."""
-    return EngineReport(
-        uid=plan.uid,
-        engine=plan.engine,
-        revision=plan.revision,
-        attempt=plan.attempt,
-        ray_session=plan.ray_session,
-        sequence=0,
-        phase=Phase.PLACING,
-        time=clock.timestamp(),
-    )
-
-
-def unfit(plan: EnginePlan, group: Group, nodes: Sequence[RayNode]) -> str:
-    """Say why an existing placement group cannot be used; empty when it can."""
-    alive = {node.id for node in nodes}
-    if group.state not in (CREATED, PENDING):
-        return f"it is {group.state}"
-    if group.strategy != plan.strategy:
-        return f"its strategy is {group.strategy}, not {plan.strategy}"
-    if [dict(bundle) for bundle in group.bundles] != [dict(plan.bundle)] * plan.world_size:
-        return "its bundles are others"
-    lost = sorted(set(group.node_of.values()) - alive)
-    return f"its nodes {', '.join(lost)} are gone" if lost else ""
-
-
-def describe_ranks(
-    plan: EnginePlan, ranks: Sequence[RankPlace], found: Sequence[BundleFacts]
-) -> tuple[RankReport, ...]:
-    """Put together what is known of each rank before its actor exists."""
-    facts = {bundle.bundle: bundle for bundle in found}
-    gpus: dict[str, list[int]] = {}
-    uuids: dict[str, dict[int, str]] = {}
-    for bundle in found:
-        gpus.setdefault(bundle.ray_node, []).append(bundle.gpu)
-        if bundle.machine:
-            uuids[bundle.ray_node] = dict(bundle.machine.gpu_uuids)
-    reports = []
-    for place in ranks:
-        bundle = facts[place.bundle]
-        # Not the GPU that Ray gave this bundle: vLLM sorts a node's GPUs and hands them out by local rank.
-        gpu = sorted(gpus[bundle.ray_node])[place.local_rank]
-        reports.append(
-            RankReport(
-                rank=place.rank,
-                tp=place.tp,
-                pp=place.pp,
-                bundle=place.bundle,
-                ray_node=bundle.ray_node,
-                pod=bundle.pod,
-                node=bundle.node,
-                gpu_index=gpu,
-                gpu_uuid=uuids.get(bundle.ray_node, {}).get(gpu, ""),
-                actor=actor_name(plan.instance_id, place.rank, tensor=plan.tensor, pipeline=plan.pipeline),
-                driver=place.driver,
-                output=place.output,
-            )
-        )
-    return tuple(reports)
-
-
-class Writer(Protocol):
-    """Where reports go."""
-
-    def submit(self, report: EngineReport) -> None:
-        """Take one."""
-
-
 def read_plan(path: Path) -> EnginePlan:
     """Read the plan that came with the code."""
     return contract.loads(EnginePlan, path.read_text())
 
 
-def main(make_writer: Callable[[EnginePlan, Clock], ReportWriter] | None = None) -> int:
+def main() -> int:
     """Run the job; whatever fails is a report and a sentence."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(asctime)s %(levelname)s %(message)s")
     clock = Clock()
@@ -355,27 +283,21 @@ def main(make_writer: Callable[[EnginePlan, Clock], ReportWriter] | None = None)
         plan = read_plan(Path(contract.PLAN_FILE))
     except (OSError, contract.ContractError) as error:
         return _say(f"{contract.PLAN_FILE}: {error}")
-    writer = make_writer(plan, clock) if make_writer else ReportWriter(choose_sink(plan.report, os.environ), clock)
+    writer = ReportWriter(choose_sink(plan.report, os.environ), clock)
     attempt = Attempt(plan, writer, clock)
     try:
         attempt.run()
     except EngineFailure as failure:
-        return _fail(attempt.report, failure, plan, clock)
+        return _fail(attempt.report, failure, writer, clock)
     except Exception as error:  # a bare traceback is no answer
         traceback.print_exc(file=sys.stdout)
-        return _fail(
-            attempt.report,
-            EngineFailure(FailureReason.BOOTSTRAP_ERROR, f"the bootstrap failed: {error!r}"),
-            plan,
-            clock,
-        )
+        own = EngineFailure(FailureReason.BOOTSTRAP_ERROR, f"the bootstrap failed: {error!r}")
+        return _fail(attempt.report, own, writer, clock)
     return 0
 
 
-def _fail(report: EngineReport, failure: EngineFailure, plan: EnginePlan, clock: Clock) -> int:
-    writer = ReportWriter(choose_sink(plan.report, os.environ), clock)
-    short = EngineFailure(failure.reason, trim(failure.message, MESSAGE_LIMIT), failure.rank)
-    writer.submit(failed_report(report, short, clock))
+def _fail(report: EngineReport, failure: EngineFailure, writer: ReportWriter, clock: Clock) -> int:
+    writer.submit(failed_report(report, failure, clock))
     if not writer.flush(FLUSH_SECONDS):
         LOG.warning("the failure could not be reported")
     return _say(str(failure))

@@ -1,6 +1,7 @@
 """What the supervisor and its launcher say to each other: an order on the way in, a file of events on the way out.
 
-A file, not a pipe: what the launcher wrote before it died stays readable, whoever reads it and when.
+Files, not pipes: what the launcher wrote before it died stays readable, whoever reads it and when.  And the order may
+come late: the launcher is started while the engine is still being placed, and imports vLLM (ten seconds) meanwhile.
 """
 
 from __future__ import annotations
@@ -16,11 +17,17 @@ from vllm_bootstrap.contract import EnginePlan, FailureReason
 LISTEN_HOST = "0.0.0.0"  # noqa: S104 - the Service and the kubelet's probe come from outside the pod
 
 
+ORDER_FILE = "order.json"
+EVENTS_FILE = "events.jsonl"
+BUNDLES_VARIABLE = "VLLM_RAY_BUNDLE_INDICES"
+
+
 class Stage(enum.StrEnum):
     """How far a launch has come; the words stand in messages."""
 
     STARTING = "starting the launcher"
     IMPORTING = "importing vLLM"
+    WAITING = "waiting for the placement"
     ARGUMENTS = "reading the arguments"
     CONFIG = "building vLLM's configuration"
     ENGINE = "starting the engine and loading the model"
@@ -39,19 +46,24 @@ class LaunchOrder:
     port: int
     instance_id: str
     placement_group: str
+    bundles: tuple[int, ...]
     nsight: bool
     arguments: tuple[str, ...]
-    events: str
 
     def write(self, path: Path) -> None:
-        """Write it where the launcher reads it."""
-        path.write_text(json.dumps(asdict(self)))
+        """Write it where the launcher waits for it, in one step."""
+        draft = path.with_suffix(".draft")
+        draft.write_text(json.dumps(asdict(self)))
+        draft.replace(path)
 
     @classmethod
-    def read(cls, path: Path) -> LaunchOrder:
-        """Read it in the launcher; both sides come out of the same package, so they are of one version."""
-        value = json.loads(path.read_text())
-        return cls(**(value | {"arguments": tuple(value["arguments"])}))
+    def read(cls, path: Path) -> LaunchOrder | None:
+        """Read it in the launcher, once it is there; both sides come out of the same package, so of one version."""
+        try:
+            value = json.loads(path.read_text())
+        except FileNotFoundError:
+            return None
+        return cls(**(value | {"arguments": tuple(value["arguments"]), "bundles": tuple(value["bundles"])}))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +75,7 @@ class LaunchEvents:
     message: str = ""
 
 
-def make_order(plan: EnginePlan, *, placement_group: str, events: Path) -> LaunchOrder:
+def make_order(plan: EnginePlan, *, placement_group: str, bundles: tuple[int, ...]) -> LaunchOrder:
     """Write the order for a plan whose bundles have been placed."""
     return LaunchOrder(
         model=plan.model,
@@ -73,9 +85,9 @@ def make_order(plan: EnginePlan, *, placement_group: str, events: Path) -> Launc
         port=plan.http_port,
         instance_id=plan.instance_id,
         placement_group=placement_group,
+        bundles=bundles,
         nsight=plan.nsight,
         arguments=plan.arguments,
-        events=str(events),
     )
 
 

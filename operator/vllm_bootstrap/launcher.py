@@ -16,23 +16,28 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import FailureReason
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.guard import PR_SET_PDEATHSIG
-from vllm_bootstrap.launch import EventLog, LaunchOrder, Stage
+from vllm_bootstrap.launch import BUNDLES_VARIABLE, EVENTS_FILE, ORDER_FILE, EventLog, LaunchOrder, Stage
 
 ORDERLY, REFUSED, FAILED = 0, 2, 1
+ORDER_INTERVAL = 0.05
 
 
 def main(arguments: Sequence[str]) -> int:
     """Serve as ordered; say in the event log why it ended, when that is known here."""
-    order = LaunchOrder.read(Path(arguments[0]))
-    log = EventLog(Path(order.events))
-    log.stage(Stage.STARTING)
+    folder = Path(arguments[0])
+    log = EventLog(folder / EVENTS_FILE)
     try:
         log.stage(Stage.IMPORTING)
         from vllm_bootstrap.vllm_adapter.serve import serve  # noqa: PLC0415 - it takes seconds, and may fail
 
+        log.stage(Stage.WAITING)
+        order = wait_for_order(folder / ORDER_FILE, Clock())
+        # vLLM reads it when it starts the ranks, in a process that inherits it.
+        os.environ[BUNDLES_VARIABLE] = ",".join(map(str, order.bundles))
         serve(order, log.stage)
     except EngineFailure as failure:
         log.failure(failure.reason, failure.message)
@@ -49,6 +54,13 @@ def main(arguments: Sequence[str]) -> int:
         traceback.print_exc()
         return FAILED
     return ORDERLY
+
+
+def wait_for_order(path: Path, clock: Clock) -> LaunchOrder:
+    """Wait until the engine has been placed; if it comes to nothing, the guard ends this process."""
+    while (order := LaunchOrder.read(path)) is None:
+        clock.sleep(ORDER_INTERVAL)
+    return order
 
 
 def die_with_parent() -> None:

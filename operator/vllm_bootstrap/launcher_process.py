@@ -18,7 +18,7 @@ from vllm_bootstrap import guard
 from vllm_bootstrap.clock import Clock, poll
 from vllm_bootstrap.contract import FailureReason
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.launch import LISTEN_HOST
+from vllm_bootstrap.launch import LISTEN_HOST, LaunchOrder
 from vllm_bootstrap.supervisor import Inbox, LauncherExited, LauncherStarted
 
 LOG = logging.getLogger(__name__)
@@ -27,10 +27,15 @@ LOG = logging.getLogger(__name__)
 class GuardedLauncher:
     """The launcher under its guard.
 
+    It is started in two steps: ``prepare`` starts the process, which imports vLLM and waits; ``start`` gives it the
+    order that ``assign`` has brought.
+
     Parameters
     ----------
     orders
         For the guard.
+    order_file
+        Where the launcher waits for its order.
     environment
         Of guard and launcher.
     package
@@ -43,6 +48,7 @@ class GuardedLauncher:
         self,
         orders: guard.Orders,
         *,
+        order_file: Path,
         environment: Mapping[str, str],
         package: Path,
         port: int,
@@ -51,6 +57,8 @@ class GuardedLauncher:
         clock: Clock,
     ) -> None:
         self._orders = orders
+        self._order_file = order_file
+        self._order: LaunchOrder | None = None
         self._environment = dict(environment)
         self._package = package
         self._port = port
@@ -60,8 +68,18 @@ class GuardedLauncher:
         self._process: subprocess.Popen[bytes] | None = None
         self._group = 0
 
+    def assign(self, order: LaunchOrder) -> None:
+        """Take the order for ``start``."""
+        self._order = order
+
     def start(self) -> None:
-        """Start both."""
+        """Let the launcher go on."""
+        if self._order is None:
+            raise RuntimeError("the launcher has no order")
+        self._order.write(self._order_file)
+
+    def prepare(self) -> None:
+        """Start guard and launcher."""
         if not poll(lambda: is_free(self._port) or None, seconds=self._cleanup_seconds, clock=self._clock):
             raise EngineFailure(
                 FailureReason.ACTORS_LEFT_OVER,

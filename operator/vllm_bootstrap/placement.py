@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from vllm_bootstrap.contract import EnginePlan, PodGroup
 
 LEAD_GROUP = "lead"
+CREATED, PENDING, REMOVED = "CREATED", "PENDING", "REMOVED"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +26,18 @@ class RayNode:
     gpus: float
     lead: bool = False
     group: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A placement group as Ray's table has it."""
+
+    name: str
+    id: str
+    state: str
+    strategy: str
+    bundles: tuple[Mapping[str, float], ...]
+    node_of: Mapping[int, str]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +118,19 @@ def missing_nodes(groups: Sequence[PodGroup], nodes: Sequence[RayNode]) -> str:
             label = f" of group {names}" if names else ""
             faults.append(f"{alive[gpus]} of {wanted[gpus]} worker pods with {gpus} GPUs{label} have joined Ray")
     return "; ".join(faults)
+
+
+def unfit(plan: EnginePlan, group: Group, nodes: Sequence[RayNode]) -> str:
+    """Say why an existing placement group cannot be used; empty when it can."""
+    alive = {node.id for node in nodes}
+    if group.state not in (CREATED, PENDING):
+        return f"it is {group.state}"
+    if group.strategy != plan.strategy:
+        return f"its strategy is {group.strategy}, not {plan.strategy}"
+    if [dict(bundle) for bundle in group.bundles] != [dict(plan.bundle)] * plan.world_size:
+        return "its bundles are others"
+    lost = sorted(set(group.node_of.values()) - alive)
+    return f"its nodes {', '.join(lost)} are gone" if lost else ""
 
 
 def describe_shortage(plan: EnginePlan, nodes: Sequence[RayNode], free: Mapping[str, float]) -> str:

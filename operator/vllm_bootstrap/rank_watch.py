@@ -10,12 +10,12 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
-from typing import Any
 
 import ray.util
 from ray.util.state import list_actors
 
-from vllm_bootstrap.supervisor import DEAD, Inbox, RankSight, RanksSeen
+from vllm_bootstrap.actor_table import sight
+from vllm_bootstrap.supervisor import Inbox, RankSight, RanksSeen
 from vllm_bootstrap.vllm_adapter.facts import RANK_CLASS
 
 LOG = logging.getLogger(__name__)
@@ -24,20 +24,6 @@ LOOK_SECONDS = 1.0
 ALIVE_SECONDS = 0.25
 STATE_API_SECONDS = 10
 STATE_API_LIMIT = 10_000
-
-# Ray's words when it killed an actor because somebody wanted it or its owner ended: an effect, not a cause.
-CONSEQUENCES = (
-    "ray.kill",
-    "owner has died",
-    "owner died",
-    "owned by a job",
-    "job finished",
-    "job has finished",
-    "ref count",
-    "all references",
-    "out of scope",
-    "exit_actor",
-)
 
 
 class RayRankWatch:
@@ -119,25 +105,3 @@ class RayRankWatch:
         if str(error) != self._trouble:
             LOG.warning("Ray's actor table could not be read: %s", error)
         self._trouble = str(error)
-
-
-def sight(row: Any) -> RankSight:
-    """Read one row of Ray's actor table."""
-    cause = describe_death(row.death_cause) if row.state == DEAD else ""
-    return RankSight(
-        state=row.state,
-        actor_id=row.actor_id,
-        pid=row.pid or 0,
-        cause=cause,
-        own=bool(cause) and not any(words in cause.lower() for words in CONSEQUENCES),
-    )
-
-
-def describe_death(death_cause: Mapping[str, Any] | None) -> str:
-    """Give Ray's words for a death, without the fields around them."""
-    for context in (death_cause or {}).values():
-        if isinstance(context, Mapping):
-            for name in ("error_message", "errorMessage", "formatted_exception_string", "formattedExceptionString"):
-                if context.get(name):
-                    return str(context[name])
-    return str(death_cause) if death_cause else ""

@@ -13,23 +13,9 @@ import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from vllm_bootstrap import contract
-from vllm_bootstrap.placement import RayNode
+from vllm_bootstrap.placement import REMOVED, Group, RayNode
 
 LOG = logging.getLogger(__name__)
-
-CREATED, PENDING, REMOVED = "CREATED", "PENDING", "REMOVED"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A placement group as Ray's table has it."""
-
-    name: str
-    id: str
-    state: str
-    strategy: str
-    bundles: tuple[Mapping[str, float], ...]
-    node_of: Mapping[int, str]
 
 
 @dataclass(frozen=True)

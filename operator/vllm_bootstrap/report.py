@@ -13,12 +13,14 @@ import os
 import ssl
 import threading
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from vllm_bootstrap import contract
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import EngineReport, ReportTarget
+from vllm_bootstrap.contract import EnginePlan, EngineReport, Phase, ReportTarget
+from vllm_bootstrap.failure import EngineFailure
 
 LOG = logging.getLogger(__name__)
 
@@ -195,3 +197,30 @@ class ReportWriter:
             if self._newest is report:
                 self._settled = True
             self._changed.notify_all()
+
+
+def first_report(plan: EnginePlan, clock: Clock) -> EngineReport:
+    """Make the report from which all others of an attempt follow."""
+    return EngineReport(
+        uid=plan.uid,
+        engine=plan.engine,
+        revision=plan.revision,
+        attempt=plan.attempt,
+        ray_session=plan.ray_session,
+        sequence=0,
+        phase=Phase.PLACING,
+        time=clock.timestamp(),
+    )
+
+
+def failed_report(report: EngineReport, failure: EngineFailure, clock: Clock) -> EngineReport:
+    """Make the report of a failure that came before there was an engine to watch."""
+    return replace(
+        report,
+        sequence=report.sequence + 1,
+        time=clock.timestamp(),
+        phase=Phase.FAILED,
+        reason=str(failure.reason),
+        message=trim(failure.message, MESSAGE_LIMIT),
+        failed_rank=failure.rank,
+    )

@@ -33,6 +33,7 @@ SETTLE_SECONDS = 2.0
 """How long to look for the first cause once the launcher has ended or a rank was seen dead."""
 
 FINAL_LOOK_SECONDS = 20.0
+LINE_IN_MESSAGE = 300
 
 
 # What happens.
@@ -301,7 +302,7 @@ class Supervisor:
         if own:
             return self._rank_died(own, tail)
         if self._exit is None:
-            return self._rank_died(_dead(sights), tail)
+            return self._engine_ended(_dead(sights), told, tail)
         return self._launcher_ended(self._exit, told, tail)
 
     def _wait_for_exit(self, seconds: float) -> None:
@@ -325,14 +326,27 @@ class Supervisor:
             message += f"; last error: {error}"
         return EngineFailure(FailureReason.RANK_DIED, message, rank)
 
+    def _engine_ended(self, dead: Mapping[int, RankSight], told: LaunchEvents, tail: tuple[str, ...]) -> EngineFailure:
+        """Blame vLLM's engine process: the ranks were ended by Ray because their owner is gone, and it owns them."""
+        cause = " ".join(dead[min(dead)].cause.split())
+        error = root_cause(tail)
+        words = f"; last error: {error}" if error else ""
+        return EngineFailure(
+            FailureReason.LAUNCHER_EXITED,
+            f"vLLM's engine process ended {self._during(told)}, and its ranks with it (Ray: {cause}){words}",
+        )
+
     def _launcher_ended(self, ended: LauncherExited, told: LaunchEvents, tail: tuple[str, ...]) -> EngineFailure:
         error = root_cause(tail)
         how = _describe_exit(ended.code)
         if self._report.phase is Phase.LOADING and error and ended.code is not None and ended.code >= 0:
             return EngineFailure(FailureReason.LOAD_FAILED, f"{error} (while {self._stage(told)})")
-        during = f"while {self._stage(told)}" if self._report.phase is Phase.LOADING else "while it served"
-        words = f"; last error: {error}" if error else f"; last line: {last_line(tail)}" if last_line(tail) else ""
-        return EngineFailure(FailureReason.LAUNCHER_EXITED, f"the launcher {how} {during}{words}")
+        line = trim(last_line(tail), LINE_IN_MESSAGE)
+        words = f"; last error: {error}" if error else f"; last line: {line}" if line else ""
+        return EngineFailure(FailureReason.LAUNCHER_EXITED, f"the launcher {how} {self._during(told)}{words}")
+
+    def _during(self, told: LaunchEvents) -> str:
+        return f"while {self._stage(told)}" if self._report.phase is Phase.LOADING else "while it served"
 
     def _too_late(self) -> EngineFailure:
         tail = read_tail(self._paths.log)
@@ -340,7 +354,7 @@ class Supervisor:
         return EngineFailure(
             FailureReason.LOAD_TIMEOUT,
             f"not serving within {self._plan.deadlines.load:g} s, still {stage}; "
-            f"last line: {last_line(tail) or 'none'}",
+            f"last line: {trim(last_line(tail), LINE_IN_MESSAGE) or 'none'}",
         )
 
     def _stage(self, told: LaunchEvents) -> str:

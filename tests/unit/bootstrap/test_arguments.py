@@ -15,9 +15,9 @@ from vllm_bootstrap.vllm_adapter.arguments import classify, find_culprit, own_ar
 
 
 @pytest.fixture
-def order(make_plan: Callable[..., EnginePlan], tmp_path: Path) -> LaunchOrder:
+def order(make_plan: Callable[..., EnginePlan]) -> LaunchOrder:
     plan = make_plan(tensor=2, arguments=("--max-model-len=100",))
-    return make_order(plan, placement_group="ab", events=tmp_path / "events")
+    return make_order(plan, placement_group="ab", bundles=(1, 0, 2, 3))
 
 
 def parsed(**changes: object) -> argparse.Namespace:
@@ -127,6 +127,7 @@ def test_a_hub_that_does_not_answer_is_no_refusal(cause: Exception | None, reaso
 
 
 def test_an_order_survives_the_way(order: LaunchOrder, tmp_path: Path):
+    assert LaunchOrder.read(tmp_path / "order.json") is None
     order.write(tmp_path / "order.json")
     assert LaunchOrder.read(tmp_path / "order.json") == order
 

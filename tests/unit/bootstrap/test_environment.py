@@ -81,7 +81,6 @@ def launch(base: dict[str, str], variables: dict[str, str]) -> dict[str, str]:
         base,
         variables,
         ray_address="10.0.0.1:6379",
-        bundle_indices=(1, 0),
         host_ip="10.0.0.2",
         instance_id="demo-1",
         package="/pkg",
@@ -93,7 +92,6 @@ def test_the_launcher_gets_what_a_launch_needs():
     assert merged["A"] == "pod"
     assert merged["B"] == "plan"
     assert merged["RAY_ADDRESS"] == "10.0.0.1:6379"
-    assert merged["VLLM_RAY_BUNDLE_INDICES"] == "1,0"
     assert merged["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     assert merged["VLLM_HOST_IP"] == "10.0.0.2"
     assert merged["PYTHONPATH"] == "/pkg:/user"

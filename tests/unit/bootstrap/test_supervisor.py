@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from vllm_bootstrap import supervisor
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import Deadlines, EnginePlan, EngineReport, FailureReason, Phase, RankReport
 from vllm_bootstrap.failure import EngineFailure
@@ -203,6 +204,16 @@ def test_ranks_that_were_killed_because_the_launcher_ended_are_no_cause(make_rig
     last = rig.run(RanksSeen({0: KILLED, 1: KILLED}), LauncherExited(-9))
     assert (last.reason, last.failed_rank) == (FailureReason.LAUNCHER_EXITED, -1)
     assert "was ended by signal 9" in last.message
+
+
+def test_ranks_whose_owner_died_are_no_cause_either(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(supervisor, "SETTLE_SECONDS", 0.01)
+    rig = make_rig()
+    last = rig.run(RanksSeen({0: replace(KILLED, cause="its owner has died"), 1: KILLED}))
+    assert (last.reason, last.failed_rank) == (FailureReason.LAUNCHER_EXITED, -1)
+    assert last.message == (
+        "vLLM's engine process ended while it served, and its ranks with it (Ray: its owner has died)"
+    )
 
 
 def test_vllms_refusal_comes_in_its_own_words(make_rig: Callable[..., Rig]):

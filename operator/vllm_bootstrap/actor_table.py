@@ -1,0 +1,44 @@
+"""Rows of Ray's actor table, read: who died by itself, and who was ended because something else had ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_bootstrap.supervisor import DEAD, RankSight
+
+# Ray's words when it killed an actor because somebody wanted it or its owner ended: an effect, not a cause.
+CONSEQUENCES = (
+    "ray.kill",
+    "owner has died",
+    "owner died",
+    "owned by a job",
+    "job finished",
+    "job has finished",
+    "ref count",
+    "all references",
+    "out of scope",
+    "exit_actor",
+)
+
+
+def sight(row: Any) -> RankSight:
+    """Read one row of Ray's actor table."""
+    cause = describe_death(row.death_cause) if row.state == DEAD else ""
+    return RankSight(
+        state=row.state,
+        actor_id=row.actor_id,
+        pid=row.pid or 0,
+        cause=cause,
+        own=bool(cause) and not any(words in cause.lower() for words in CONSEQUENCES),
+    )
+
+
+def describe_death(death_cause: Mapping[str, Any] | None) -> str:
+    """Give Ray's words for a death, without the fields around them."""
+    for context in (death_cause or {}).values():
+        if isinstance(context, Mapping):
+            for name in ("error_message", "errorMessage", "formatted_exception_string", "formattedExceptionString"):
+                if context.get(name):
+                    return str(context[name])
+    return str(death_cause) if death_cause else ""

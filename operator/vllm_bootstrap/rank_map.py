@@ -1,0 +1,45 @@
+"""The rank map: where each rank will be, before its process exists."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from vllm_bootstrap.contract import EnginePlan, RankReport
+from vllm_bootstrap.placement import RankPlace
+from vllm_bootstrap.preflight import BundleFacts
+from vllm_bootstrap.vllm_adapter.facts import actor_name
+
+
+def describe_ranks(
+    plan: EnginePlan, ranks: Sequence[RankPlace], found: Sequence[BundleFacts]
+) -> tuple[RankReport, ...]:
+    """Put together what is known of each rank before its actor exists."""
+    facts = {bundle.bundle: bundle for bundle in found}
+    gpus: dict[str, list[int]] = {}
+    uuids: dict[str, dict[int, str]] = {}
+    for bundle in found:
+        gpus.setdefault(bundle.ray_node, []).append(bundle.gpu)
+        if bundle.machine:
+            uuids[bundle.ray_node] = dict(bundle.machine.gpu_uuids)
+    reports = []
+    for place in ranks:
+        bundle = facts[place.bundle]
+        # Not the GPU that Ray gave this bundle: vLLM sorts a node's GPUs and hands them out by local rank.
+        gpu = sorted(gpus[bundle.ray_node])[place.local_rank]
+        reports.append(
+            RankReport(
+                rank=place.rank,
+                tp=place.tp,
+                pp=place.pp,
+                bundle=place.bundle,
+                ray_node=bundle.ray_node,
+                pod=bundle.pod,
+                node=bundle.node,
+                gpu_index=gpu,
+                gpu_uuid=uuids.get(bundle.ray_node, {}).get(gpu, ""),
+                actor=actor_name(plan.instance_id, place.rank, tensor=plan.tensor, pipeline=plan.pipeline),
+                driver=place.driver,
+                output=place.output,
+            )
+        )
+    return tuple(reports)
