@@ -90,7 +90,8 @@ def _build_venv(layout: Layout, venv: Path, requirements: Path, log: Path) -> No
     venv.parent.mkdir(parents=True)
     interpreter = Path(sys.executable).resolve()  # the installation, not the caller's own venv
     run_logged([uv, "venv", "--python", interpreter, venv], log, env=_environment())
-    install: Command = [uv, "pip", "install", "--python", venv / "bin" / "python", "--no-deps"]
+    # Compiled here, once: pods mount it read-only, and each of their processes would compile all that it imports anew.
+    install: Command = [uv, "pip", "install", "--python", venv / "bin" / "python", "--no-deps", "--compile-bytecode"]
     run_logged([*install, "--requirement", requirements], log, env=_environment())
 
 
@@ -109,7 +110,7 @@ def _install_plugin(layout: Layout, folder: Path, venv: Path, log: Path) -> None
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(plugin, copy, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
         install: Command = [_uv(layout, log), "pip", "install", "--python", venv / "bin" / "python", "--no-deps"]
-        run_logged([*install, "--reinstall", "--no-cache", copy], log, env=_environment())
+        run_logged([*install, "--reinstall", "--no-cache", "--compile-bytecode", copy], log, env=_environment())
         mark.write_text(key, encoding="ascii")
 
 
