@@ -73,6 +73,10 @@ test-unit: install ## The fast tests: no cluster needed.
 test-cluster: install ## The tests on the test bed: contracts, cluster, engines.
 	@$(RUN) -m pytest tests/contract tests/cluster tests/faults
 
+.PHONY: bench-start
+bench-start: install ## Measure apply to Ready beside a start by hand; writes docs/benchmarks.json.
+	@$(RUN) -m tests.bench.start
+
 .PHONY: generate
 generate: install ## Write the CRD from the models, into crds/ and the chart.
 	@$(RUN) -m vllm_operator.api.crd $(CRDS)
