@@ -7,6 +7,8 @@ from typing import Any
 
 from vllm_bootstrap.supervisor import DEAD, RankSight
 
+ADVICE = "Some common causes include"
+
 # Ray's words when it killed an actor because somebody wanted it or its owner ended: an effect, not a cause.
 CONSEQUENCES = (
     "ray.kill",
@@ -35,10 +37,10 @@ def sight(row: Any) -> RankSight:
 
 
 def describe_death(death_cause: Mapping[str, Any] | None) -> str:
-    """Give Ray's words for a death, without the fields around them."""
+    """Give Ray's words for a death, without the fields around them and the advice behind them."""
     for context in (death_cause or {}).values():
         if isinstance(context, Mapping):
             for name in ("error_message", "errorMessage", "formatted_exception_string", "formattedExceptionString"):
                 if context.get(name):
-                    return str(context[name])
+                    return str(context[name]).partition(ADVICE)[0].strip()
     return str(death_cause) if death_cause else ""

@@ -21,6 +21,8 @@ FOLLOW_UPS = (
     "EngineDeadError",
     "EngineCore encountered",
     "RayTaskError",
+    "ActorDiedError",
+    "ActorHandleNotFoundError",
     "KeyboardInterrupt",
     "SystemExit",
     "CancelledError",

@@ -95,6 +95,11 @@ def test_who_died_by_itself(words: str, own: bool):
     assert seen.own is own
 
 
+def test_rays_advice_is_no_cause():
+    words = "Its worker process has died. End of file. Some common causes include: (1) the OOM killer"
+    assert describe_death({"c": {"error_message": words}}) == "Its worker process has died. End of file."
+
+
 def test_the_living_have_no_cause():
     assert sight(row("ALIVE", None)).cause == ""
     assert describe_death(None) == ""
