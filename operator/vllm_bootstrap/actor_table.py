@@ -8,6 +8,10 @@ from typing import Any
 from vllm_bootstrap.supervisor import DEAD, RankSight
 
 ADVICE = "Some common causes include"
+TRACEBACK = "Traceback (most recent call last):"
+
+# Ray's words for an actor whose process, or whose constructor, did not come up.
+NEVER_ALIVE = ("could not create the actor", "creation task")
 
 # Ray's words when it killed an actor because somebody wanted it or its owner ended: an effect, not a cause.
 CONSEQUENCES = (
@@ -33,6 +37,7 @@ def sight(row: Any) -> RankSight:
         pid=row.pid or 0,
         cause=cause,
         own=bool(cause) and not any(words in cause.lower() for words in CONSEQUENCES),
+        unborn=any(words in cause.lower() for words in NEVER_ALIVE),
     )
 
 
@@ -42,5 +47,12 @@ def describe_death(death_cause: Mapping[str, Any] | None) -> str:
         if isinstance(context, Mapping):
             for name in ("error_message", "errorMessage", "formatted_exception_string", "formattedExceptionString"):
                 if context.get(name):
-                    return str(context[name]).partition(ADVICE)[0].strip()
+                    return _essence(str(context[name]))
     return str(death_cause) if death_cause else ""
+
+
+def _essence(text: str) -> str:
+    """Leave out advice, and of a traceback all but its last line."""
+    head, traceback, rest = text.partition(ADVICE)[0].partition(TRACEBACK)
+    lines = [line.strip() for line in rest.splitlines() if line.strip()]
+    return " ".join(f"{head.strip()} {lines[-1] if traceback and lines else ''}".split())

@@ -74,6 +74,7 @@ class Attempt:
         nodes = self._await_nodes()
         joined = replace(self.report.timings, ray_nodes_joined=self._clock.timestamp())
         self._change(timings=joined)
+        LOG.info("all Ray nodes are there: %s", ", ".join(f"{node.address} ({node.gpus:g} GPUs)" for node in nodes))
         lead = next(node for node in nodes if node.lead)
         supervisor = self._make_supervisor(lead)  # it comes up while the group is placed and looked at
         try:
@@ -91,7 +92,11 @@ class Attempt:
             placement_groups=(_group_report(group),),
         )
         ranks = order_ranks(group.node_of, lead=lead.id, tensor=plan.tensor, pipeline=plan.pipeline)
+        LOG.info(
+            "placed %s: %s", group.name, ", ".join(f"rank {place.rank} in bundle {place.bundle}" for place in ranks)
+        )
         found = self._look(group, ranks)
+        LOG.info("preflight done")
         for warning in judge(plan, found):
             LOG.warning(warning)
         self._change(ranks=describe_ranks(plan, ranks, found), versions=_versions(found))

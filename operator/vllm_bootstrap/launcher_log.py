@@ -7,7 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 TAIL_LINES = 50
-TAIL_BYTES = 256 * 1024
+SEARCH_LINES = 2000
+"""How far back the cause of a failure is looked for: its consequences print traces of their own, after it."""
+
+TAIL_BYTES = 1024 * 1024
 
 # What stands before the text: Ray's "(RayWorkerProc pid=1, ip=2) ", vLLM's "(EngineCore pid=3) ERROR … [core.py:1] ".
 PREFIX = re.compile(r"^(?:\x1b\[[0-9;]*m|\([^)]* ?pid=[^)]*\)\s*|(?:ERROR|INFO|WARNING) [\d:. -]+\[[^\]]*\]\s*)+")

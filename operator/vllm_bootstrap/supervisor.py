@@ -1,4 +1,4 @@
-"""The engine's keeper on the lead pod: it starts, watches and reports; what follows from it the operator decides.
+"""The engine's keeper on the lead pod: it starts, watches and reports; what follows, the operator decides.
 
 The core imports no Ray: an actor wraps it where there is one, and another process can where there is none.  One thread
 owns the engine's state.  Everything that happens (the launcher ended, a rank died, the engine answered, the operator
@@ -19,7 +19,7 @@ from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason, Phase, RankReport
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launch import LaunchEvents, Stage, read_events
-from vllm_bootstrap.launcher_log import last_line, read_tail, root_cause
+from vllm_bootstrap.launcher_log import SEARCH_LINES, last_line, read_tail, root_cause
 from vllm_bootstrap.report import LINE_LIMIT, MESSAGE_LIMIT, trim
 
 LOG = logging.getLogger(__name__)
@@ -30,7 +30,8 @@ STOP_SECONDS = 30.0
 
 KILL_SECONDS = 15.0
 SETTLE_SECONDS = 2.0
-"""How long to look for the first cause once the launcher has ended or a rank was seen dead."""
+LOADING_SETTLE_SECONDS = 15.0
+"""How long the launcher is given to end by itself, once ranks were seen dead: what it prints says more than they."""
 
 FINAL_LOOK_SECONDS = 20.0
 LINE_IN_MESSAGE = 300
@@ -75,6 +76,8 @@ class RankSight:
         Ray's death cause.
     own
         It died by itself, and was not killed because the engine ended.
+    unborn
+        It never came to life.
     """
 
     state: str
@@ -82,6 +85,7 @@ class RankSight:
     pid: int = 0
     cause: str = ""
     own: bool = False
+    unborn: bool = False
 
 
 @dataclass(frozen=True)
@@ -292,12 +296,14 @@ class Supervisor:
 
     def _first_cause(self, sights: Mapping[int, RankSight]) -> EngineFailure:
         """Find what died first: the launcher ends because a rank died, and ranks die because the launcher ended."""
-        if self._exit is None and not (self._report.phase is not Phase.LOADING and _own_deaths(sights)):
+        if self._report.phase is Phase.LOADING:
+            self._wait_for_exit(LOADING_SETTLE_SECONDS)
+        elif not _own_deaths(sights):
             self._wait_for_exit(SETTLE_SECONDS)
         told = read_events(self._paths.events)
         if told.reason is not None:
             return EngineFailure(told.reason, told.message)
-        tail = read_tail(self._paths.log)
+        tail = read_tail(self._paths.log, SEARCH_LINES)
         own = _own_deaths(sights) or _own_deaths(self._look())
         if own:
             return self._rank_died(own, tail)
@@ -320,16 +326,21 @@ class Supervisor:
     def _rank_died(self, dead: Mapping[int, RankSight], tail: tuple[str, ...]) -> EngineFailure:
         rank = min(dead)
         place = self._report.ranks[rank]
-        cause = " ".join(dead[rank].cause.split()) or "Ray gives no cause"
-        message = f"rank {rank} on pod {place.pod or place.ray_node} died: {cause}"
+        cause = dead[rank].cause or "Ray gives no cause"
+        where = f"rank {rank} on pod {place.pod or place.ray_node}"
+        if dead[rank].unborn:
+            return EngineFailure(FailureReason.LOAD_FAILED, f"{where} could not be started: {cause}", rank)
+        message = f"{where} died: {cause}"
         if self._report.phase is Phase.LOADING and (error := root_cause(tail)):
             message += f"; last error: {error}"
         return EngineFailure(FailureReason.RANK_DIED, message, rank)
 
     def _engine_ended(self, dead: Mapping[int, RankSight], told: LaunchEvents, tail: tuple[str, ...]) -> EngineFailure:
         """Blame vLLM's engine process: the ranks were ended by Ray because their owner is gone, and it owns them."""
-        cause = " ".join(dead[min(dead)].cause.split())
+        cause = dead[min(dead)].cause
         error = root_cause(tail)
+        if error and self._report.phase is Phase.LOADING:
+            return EngineFailure(FailureReason.LOAD_FAILED, f"{error} (while {self._stage(told)})")
         words = f"; last error: {error}" if error else ""
         return EngineFailure(
             FailureReason.LAUNCHER_EXITED,

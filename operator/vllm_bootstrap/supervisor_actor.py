@@ -35,6 +35,7 @@ from vllm_bootstrap.rank_watch import RayRankWatch
 from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report
 from vllm_bootstrap.supervisor import Event, Inbox, Paths, StopAsked, Supervisor
 from vllm_bootstrap.sweep import sweep
+from vllm_bootstrap.vllm_adapter.arguments import find_api_key
 from vllm_bootstrap.vllm_adapter.facts import actor_name
 
 LOG = logging.getLogger(__name__)
@@ -125,9 +126,10 @@ class SupervisorActor:
         )
 
     def _command(self, event: Event) -> bool:
-        if self._supervisor is None or self._ended.is_set():
+        if self._supervisor is None:
             return False
-        self._inbox.put(event)
+        if not self._ended.is_set():
+            self._inbox.put(event)
         return True
 
     def _prepare(self) -> None:
@@ -141,7 +143,7 @@ class SupervisorActor:
             self._http = HttpEngine(
                 port=plan.http_port,
                 model=plan.served_name,
-                key=environment.get("VLLM_API_KEY", ""),
+                key=find_api_key(plan.arguments, environment),
                 inbox=self._inbox,
                 clock=self._clock,
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from vllm_bootstrap.contract import FailureReason
@@ -64,6 +64,15 @@ def find_culprit(arguments: Sequence[str], options: Sequence[str]) -> str:
         if stem in options or (len(stem) > 3 and stem.startswith("--") and options[0].startswith(stem)):
             return argument
     return "an argument (or the file that --config names)"
+
+
+def find_api_key(arguments: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Find a key with which the engine's API can be asked; empty when it asks for none."""
+    for position, argument in enumerate(arguments):
+        name, _, value = argument.partition("=")
+        if name.replace("_", "-") == "--api-key":
+            return value or next(iter(arguments[position + 1 :]), "")
+    return environment.get("VLLM_API_KEY", "")
 
 
 def classify(error: BaseException) -> FailureReason:

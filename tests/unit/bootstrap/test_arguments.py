@@ -11,7 +11,14 @@ import pytest
 from vllm_bootstrap.contract import EnginePlan, FailureReason
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launch import LISTEN_HOST, EventLog, LaunchEvents, LaunchOrder, Stage, make_order, read_events
-from vllm_bootstrap.vllm_adapter.arguments import classify, find_culprit, own_arguments, plain, refuse_overrides
+from vllm_bootstrap.vllm_adapter.arguments import (
+    classify,
+    find_api_key,
+    find_culprit,
+    own_arguments,
+    plain,
+    refuse_overrides,
+)
 
 
 @pytest.fixture
@@ -83,6 +90,20 @@ def test_an_override_is_refused_by_name(order: LaunchOrder, change: dict[str, ob
 )
 def test_the_culprit_is_found_however_it_is_spelt(arguments: tuple[str, ...], culprit: str):
     assert find_culprit(arguments, ("--tensor-parallel-size", "-tp")) == culprit
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environment", "key"),
+    [
+        ((), {}, ""),
+        ((), {"VLLM_API_KEY": "e"}, "e"),
+        (("--api-key=a",), {"VLLM_API_KEY": "e"}, "a"),
+        (("--x", "--api_key", "b", "c"), {}, "b"),
+        (("--api-key",), {}, ""),
+    ],
+)
+def test_the_key_for_the_warm_up(arguments: tuple[str, ...], environment: dict[str, str], key: str):
+    assert find_api_key(arguments, environment) == key
 
 
 class ValidationError(ValueError):

@@ -100,6 +100,20 @@ def test_rays_advice_is_no_cause():
     assert describe_death({"c": {"error_message": words}}) == "Its worker process has died. End of file."
 
 
+def test_an_actor_that_never_lived_and_the_last_line_of_its_traceback():
+    words = (
+        "Could not create the actor because its associated runtime env failed to be created.\n"
+        "Traceback (most recent call last):\n  File x\n    y\nRuntimeEnvSetupError: nsight is not installed\n\n"
+    )
+    seen = sight(row("DEAD", {"runtime_env_failed_context": {"error_message": words}}))
+    assert seen.unborn
+    assert seen.own
+    assert seen.cause == (
+        "Could not create the actor because its associated runtime env failed to be created. "
+        "RuntimeEnvSetupError: nsight is not installed"
+    )
+
+
 def test_the_living_have_no_cause():
     assert sight(row("ALIVE", None)).cause == ""
     assert describe_death(None) == ""

@@ -243,6 +243,25 @@ def test_a_failed_load_is_told_by_its_root_cause(make_rig: Callable[..., Rig]):
     )
 
 
+def test_a_failed_load_that_ray_noticed_first_is_told_by_its_root_cause_too(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.tell(stage="starting the engine and loading the model")
+    rig.log("RuntimeError: Cannot find any model weights", "ray.exceptions.ActorHandleNotFoundError: not valid")
+    rig.script["watch"] = [RanksSeen({0: KILLED, 1: KILLED}), LauncherExited(1)]
+    last = rig.run()
+    assert last.reason == FailureReason.LOAD_FAILED
+    assert last.message.startswith("RuntimeError: Cannot find any model weights (while")
+
+
+def test_a_rank_that_never_lived_is_a_failed_load(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    unborn = replace(OWN_DEATH, cause="Could not create the actor: nsight is not installed", unborn=True)
+    rig.script["watch"] = [RanksSeen({1: unborn}), LauncherExited(1)]
+    last = rig.run()
+    assert (last.reason, last.failed_rank) == (FailureReason.LOAD_FAILED, 1)
+    assert last.message.endswith("could not be started: Could not create the actor: nsight is not installed")
+
+
 def test_a_launcher_killed_while_loading_did_not_fail_to_load(make_rig: Callable[..., Rig]):
     rig = make_rig()
     rig.log("RuntimeError: an old one")
