@@ -85,13 +85,21 @@ def ensure(layout: Layout) -> Runtime:
 
 
 def _build_venv(layout: Layout, venv: Path, requirements: Path, log: Path) -> None:
-    uv = _uv(layout, log)
+    program = uv(layout)
     shutil.rmtree(venv.parent, ignore_errors=True)
     venv.parent.mkdir(parents=True)
     interpreter = Path(sys.executable).resolve()  # the installation, not the caller's own venv
-    run_logged([uv, "venv", "--python", interpreter, venv], log, env=_environment())
+    run_logged([program, "venv", "--python", interpreter, venv], log, env=_environment())
     # Compiled here, once: pods mount it read-only, and each of their processes would compile all that it imports anew.
-    install: Command = [uv, "pip", "install", "--python", venv / "bin" / "python", "--no-deps", "--compile-bytecode"]
+    install: Command = [
+        program,
+        "pip",
+        "install",
+        "--python",
+        venv / "bin" / "python",
+        "--no-deps",
+        "--compile-bytecode",
+    ]
     run_logged([*install, "--requirement", requirements], log, env=_environment())
 
 
@@ -109,7 +117,7 @@ def _install_plugin(layout: Layout, folder: Path, venv: Path, log: Path) -> None
         copy = folder / "plugin-source"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(plugin, copy, ignore=shutil.ignore_patterns("__pycache__", "build", "*.egg-info"))
-        install: Command = [_uv(layout, log), "pip", "install", "--python", venv / "bin" / "python", "--no-deps"]
+        install: Command = [uv(layout), "pip", "install", "--python", venv / "bin" / "python", "--no-deps"]
         run_logged([*install, "--reinstall", "--no-cache", "--compile-bytecode", copy], log, env=_environment())
         mark.write_text(key, encoding="ascii")
 
@@ -131,7 +139,9 @@ def _convert_model(layout: Layout, venv: Path, venv_key: str, log: Path) -> Path
     return model
 
 
-def _uv(layout: Layout, log: Path) -> Path:
+def uv(layout: Layout) -> Path:
+    """Install or find uv, of a fixed version."""
+    log = layout.cache / "logs" / "uv.log"
     folder = layout.cache / f"uv-{UV}"
     program = folder / "bin" / "uv"
     if not (folder / "complete").exists():
