@@ -11,6 +11,7 @@ import logging
 import os
 import random
 import secrets
+import signal
 import socket
 import sys
 import time
@@ -156,6 +157,7 @@ async def _operate(
                 group.create_task(_enqueue_all(all_asked, api, queue, settings.watch_namespaces)),
                 group.create_task(_watch(registry, settings, identity, ready, stop)),
                 group.create_task(_lead(settings, api, workers, namespace=namespace, identity=identity)),
+                group.create_task(_take_signals(ready, stop)),
             ]
             await stop.wait()
             log.info("stopping")
@@ -166,6 +168,13 @@ async def _operate(
             await runner.cleanup()
     if settings.leader_election.enabled:
         await give_back(api=api, settings=settings.leader_election, namespace=namespace, identity=identity)
+
+
+async def _take_signals(ready: asyncio.Event, stop: asyncio.Event) -> None:
+    # Only now: kopf takes the signals as it starts, and on one it waits five seconds for tasks that are ours.
+    await ready.wait()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stop.set)
 
 
 async def _lead(
@@ -184,7 +193,7 @@ async def _watch(
     ready: asyncio.Event,
     stop: asyncio.Event,
 ) -> None:
-    # kopf takes SIGTERM and SIGINT for itself: it returns on them, and raises when a watch ends by itself.
+    # It raises when a watch ends by itself, and returns on a signal that comes before ours are taken.
     await kopf.operator(
         registry=registry,
         settings=operator_settings(),
