@@ -102,6 +102,8 @@ def test_an_unchanged_deployment_is_left_alone(served: Deployment, bed: Bed, ope
     operator.restart()
     bed.wait_for("the new operator to lead", lambda: " leads" in operator.logs(), 60)
     bed.kubectl("annotate", "vllm", served.name, "-n", served.namespace, "a-user=looked-again", "--overwrite")
+    seen = operator.rounds()
+    bed.wait_for("two resyncs", lambda: operator.rounds() >= seen + 2, 60)
     served.await_condition("Ready", "True")
     assert _versions(bed, served.namespace) == before
     engines = f"system:serviceaccount:{served.namespace}:"

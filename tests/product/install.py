@@ -9,7 +9,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import subprocess
+import urllib.request
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ MODEL_MOUNT = "/opt/models/smollm2-135m-instruct"
 DUMMY_MODELS = "/opt/models/dummy"
 RANK_DUMP = "/tmp/ranks"  # noqa: S108 - inside the pods
 
+RESYNC_SECONDS = 10
 COMPILE_CACHE = "/var/cache/compiled"
 
 CPU_ENVIRONMENT = {
@@ -59,6 +62,14 @@ class Installation:
         """What the operator printed."""
         return self.bed.kubectl("logs", "-n", NAMESPACE, f"deployment/{RELEASE}", "--tail=-1")
 
+    def rounds(self) -> int:
+        """How many rounds the operator's pod has finished."""
+        pods = self.bed.api.json("get", "pods", "-n", NAMESPACE, "-l", "app.kubernetes.io/name=vllm-operator")["items"]
+        ip = next(pod["status"]["podIP"] for pod in pods if "deletionTimestamp" not in pod["metadata"])
+        with urllib.request.urlopen(f"http://{ip}:9090/metrics", timeout=5) as answer:
+            text = answer.read().decode()
+        return int(sum(float(found) for found in re.findall(r"vllm_operator_reconcile_total\{.*\} (\S+)", text)))
+
     def restart(self) -> None:
         """Restart the operator's pod and wait until the new one is there."""
         self.bed.kubectl("rollout", "restart", "-n", NAMESPACE, f"deployment/{RELEASE}")
@@ -88,6 +99,7 @@ def install(bed: Bed, *, values: dict[str, Any] | None = None) -> Installation:
     given = {
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
         "logging": {"format": "text", "level": "info"},
+        "resyncSeconds": RESYNC_SECONDS,
         "recovery": {"backoffSeconds": 2, "maxBackoffSeconds": 30},
         "runtime": {"image": THIN_IMAGE, "podTemplate": pod_template(bed)},
         **(values or {}),

@@ -55,6 +55,7 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- define "vllm-operator.config" -}}
 watchNamespaces: {{ toJson .Values.watchNamespaces }}
 concurrency: {{ .Values.concurrency }}
+resyncSeconds: {{ .Values.resyncSeconds }}
 logging:
   level: {{ .Values.logging.level }}
   format: {{ .Values.logging.format }}

@@ -166,6 +166,7 @@ def test_config_of_the_defaults(render: Render) -> None:
     assert render().config == {
         "watchNamespaces": [],
         "concurrency": 8,
+        "resyncSeconds": 300,
         "logging": {"level": "info", "format": "json"},
         "leaderElection": {
             "enabled": True,
