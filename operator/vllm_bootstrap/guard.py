@@ -77,6 +77,8 @@ class Output:
     def __init__(self, log: Path, *, echo: bool) -> None:
         self._path = log
         log.parent.mkdir(parents=True, exist_ok=True)
+        if log.exists():  # of an attempt that is run again: its errors are not this one's
+            log.replace(_rotated(log))
         self._file = log.open("ab", buffering=0)
         self._echo = _open_container_output() if echo else -1
 
@@ -92,7 +94,7 @@ class Output:
 
     def _rotate(self) -> None:
         self._file.close()
-        self._path.replace(self._path.with_name(self._path.name + ".1"))
+        self._path.replace(_rotated(self._path))
         self._file = self._path.open("ab", buffering=0)
 
 
@@ -185,6 +187,10 @@ def main(arguments: Sequence[str]) -> None:
     except Exception as error:
         _tell("failed", message=repr(error))
         raise
+
+
+def _rotated(log: Path) -> Path:
+    return log.with_name(log.name + ".1")
 
 
 def _spawn(command: Sequence[str]) -> subprocess.Popen[bytes]:

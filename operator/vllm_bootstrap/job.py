@@ -59,6 +59,7 @@ class Attempt:
         self._plan = plan
         self._writer = writer
         self._clock = clock
+        self._silent = False
         self.report = first_report(plan, clock)
 
     def run(self) -> None:
@@ -110,6 +111,7 @@ class Attempt:
             return False
         except ray.exceptions.RayError as error:
             LOG.warning("the supervisor %s does not answer and is replaced: %s", self._plan.supervisor, error)
+            self._silent = True
             return False
 
     def _clear(self) -> None:
@@ -159,6 +161,8 @@ class Attempt:
 
     def _end_supervisor(self) -> None:
         """Let the old supervisor take its launcher with it; its guard does that too, but a moment later."""
+        if self._silent:
+            return
         try:
             supervisor = ray.get_actor(self._plan.supervisor, namespace=contract.RAY_NAMESPACE)
             ray.get(supervisor.end.remote(END_SECONDS), timeout=END_SECONDS + 5)

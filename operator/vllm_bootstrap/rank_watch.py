@@ -10,11 +10,13 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Mapping
+from typing import Any
 
 import ray.util
 from ray.util.state import list_actors
 
 from vllm_bootstrap.actor_table import sight
+from vllm_bootstrap.clock import Clock, poll
 from vllm_bootstrap.supervisor import Inbox, RankSight, RanksSeen
 from vllm_bootstrap.vllm_adapter.facts import RANK_CLASS
 
@@ -46,10 +48,12 @@ class RayRankWatch:
         self._closed = threading.Event()
         self._armed = threading.Event()
         self._last: dict[int, RankSight] = {}
+        self._old: set[str] = set()
         self._trouble = ""
 
     def watch(self) -> None:
-        """Begin to look."""
+        """Begin to look; an attempt that is run again gives its actors the names of those that died before."""
+        poll(self._note_old_actors, seconds=STATE_API_SECONDS, clock=Clock())
         threading.Thread(target=self._run, name="rank-watch", daemon=True).start()
 
     def arm(self) -> None:
@@ -63,6 +67,17 @@ class RayRankWatch:
 
     def look(self) -> dict[int, RankSight]:
         """Read Ray's table now."""
+        return {self._names[row.name]: sight(row) for row in self._rows() if row.actor_id not in self._old}
+
+    def _note_old_actors(self) -> bool | None:
+        try:
+            self._old = {row.actor_id for row in self._rows()}
+        except Exception as error:  # as below
+            self._complain(error)
+            return None
+        return True
+
+    def _rows(self) -> list[Any]:
         rows = list_actors(
             address=self._address,
             filters=[("class_name", "=", RANK_CLASS)],
@@ -71,7 +86,7 @@ class RayRankWatch:
             timeout=STATE_API_SECONDS,
             raise_on_missing_output=False,
         )
-        return {self._names[row.name]: sight(row) for row in rows if row.name in self._names}
+        return [row for row in rows if row.name in self._names]
 
     def _run(self) -> None:
         while not self._armed.wait(LOOK_SECONDS):

@@ -21,6 +21,7 @@ from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launch import LaunchEvents, Stage, read_events
 from vllm_bootstrap.launcher_log import SEARCH_LINES, last_line, read_tail, root_cause
 from vllm_bootstrap.report import LINE_LIMIT, MESSAGE_LIMIT, trim
+from vllm_bootstrap.vllm_adapter.facts import dead_rank
 
 LOG = logging.getLogger(__name__)
 
@@ -143,7 +144,7 @@ class RankWatch(Protocol):
     """The ranks' actors; ``RanksSeen`` follows whenever something changed."""
 
     def watch(self) -> None:
-        """Begin to look for the actors."""
+        """Begin to look for the actors; those that are there already are not the ones."""
 
     def arm(self) -> None:
         """All ranks are in their work loop: wait for their deaths."""
@@ -248,10 +249,10 @@ class Supervisor:
     def _load(self) -> None:
         deadline = self._clock.monotonic() + self._plan.deadlines.load
         self._change(phase=Phase.LOADING)
+        self._ranks.watch()
         self._launcher.start()
         self._started = True
         self._engine.watch()
-        self._ranks.watch()
         self._await(Answered, deadline)
         self._change(timings=replace(self._report.timings, loaded=self._clock.timestamp()))
         self._reading = Stage.WARM_UP
@@ -307,6 +308,10 @@ class Supervisor:
         own = _own_deaths(sights) or _own_deaths(self._look())
         if own:
             return self._rank_died(own, tail)
+        seen = dead_rank(tail)
+        if seen is not None and seen < len(self._report.ranks):
+            lost = RankSight(state=DEAD, cause="vLLM lost it, and Ray knows no cause: is its pod or node gone?")
+            return self._rank_died({seen: lost}, tail)
         if self._exit is None:
             return self._engine_ended(_dead(sights), told, tail)
         return self._launcher_ended(self._exit, told, tail)

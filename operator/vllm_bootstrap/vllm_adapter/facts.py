@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import importlib.util
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,8 @@ TESTED_VERSIONS = ("0.32",)
 RANK_CLASS = "RayWorkerProc"
 
 HEALTH_PATH = "/health"
+
+DEAD_RANK = re.compile(rf"{RANK_CLASS} rank=\[?(\d+)[\d, ]*\]? died unexpectedly")
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,16 @@ def actor_name(instance_id: str, rank: int, *, tensor: int, pipeline: int) -> st
     if pipeline > 1:
         name += f"_PP{rank // tensor}"
     return name
+
+
+def dead_rank(lines: Iterable[str]) -> int | None:
+    """Find the rank whose end vLLM noticed first, in its log.
+
+    It kills the others before Ray has found out that a whole pod is gone, and Ray's table then says of all of them that
+    they were killed on purpose.
+    """
+    found = next((match for line in lines if (match := DEAD_RANK.search(line))), None)
+    return int(found.group(1)) if found else None
 
 
 def package_folder() -> Path | None:

@@ -213,6 +213,12 @@ def test_the_log_stays_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert max(sizes.values()) <= 1100
 
 
+def test_a_log_of_an_earlier_run_is_put_aside(tmp_path: Path):
+    (tmp_path / "log").write_text("old")
+    guard.Output(tmp_path / "log", echo=False).write(b"new")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"log": "new", "log.1": "old"}
+
+
 def test_a_program_that_does_not_exist_is_told(tmp_path: Path):
     process = start(orders(tmp_path, "/no/such/program"))
     told = events(process)

@@ -216,6 +216,15 @@ def test_ranks_whose_owner_died_are_no_cause_either(make_rig: Callable[..., Rig]
     )
 
 
+def test_a_rank_that_only_vllm_saw_dying_is_named(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.log("(EngineCore pid=7) ERROR [ray_executor_v2.py:1] RayWorkerProc rank=[1] died unexpectedly, shutting down")
+    rig.table = {0: KILLED, 1: KILLED}
+    last = rig.run(RanksSeen(rig.table), LauncherExited(0))
+    assert (last.reason, last.failed_rank) == (FailureReason.RANK_DIED, 1)
+    assert last.message == "rank 1 on pod pod-1 died: vLLM lost it, and Ray knows no cause: is its pod or node gone?"
+
+
 def test_vllms_refusal_comes_in_its_own_words(make_rig: Callable[..., Rig]):
     rig = make_rig()
     rig.tell(stage="reading the arguments")
