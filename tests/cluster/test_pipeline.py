@@ -38,9 +38,11 @@ def served(operator: Installation, bed: Bed, namespace: str) -> Iterator[Deploym
     manifest["spec"]["envFrom"] = [{"prefix": "MY_", "configMapRef": {"name": "more"}}]
     bed.api.apply(SECRET, MORE, manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, manifest["metadata"]["name"])
-    deployment.await_ready(deadline=300)
-    yield deployment
-    deployment.delete()
+    try:
+        deployment.await_ready(deadline=300)
+        yield deployment
+    finally:
+        deployment.delete()
 
 
 def test_it_answers_through_its_service(served: Deployment, bed: Bed) -> None:

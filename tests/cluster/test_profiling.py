@@ -45,9 +45,11 @@ def profiled(operator: Installation, bed: Bed, namespace: str) -> Iterator[Deplo
     }
     bed.api.apply(script, manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, "profiled")
-    deployment.await_ready(deadline=300)
-    yield deployment
-    deployment.delete()
+    try:
+        deployment.await_ready(deadline=300)
+        yield deployment
+    finally:
+        deployment.delete()
 
 
 def test_every_rank_runs_under_nsys(profiled: Deployment, bed: Bed) -> None:

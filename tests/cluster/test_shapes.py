@@ -71,9 +71,12 @@ def case(
     )
     bed.api.apply(manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, shape.name)
-    deployment.await_ready(deadline=300)
-    yield shape, deployment
-    deployment.delete()
+    try:
+        deployment.await_ready(deadline=300)
+        yield shape, deployment
+    finally:
+        # Also when it did not come up: the next shape needs its GPUs.
+        deployment.delete()
 
 
 def test_pods_are_as_the_strategy_says(case: tuple[Shape, Deployment], bed: Bed) -> None:

@@ -40,7 +40,6 @@ CPU_ENVIRONMENT = {
     # torch compiles C++ kernels for the first token: a quarter of a minute of each engine's life, but for this cache.
     "TORCHINDUCTOR_CACHE_DIR": f"{COMPILE_CACHE}/inductor",
     "VLLM_CACHE_ROOT": f"{COMPILE_CACHE}/vllm",
-    "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",
     "VLLM_CPU_RAY_RANK_DUMP": RANK_DUMP,
 }

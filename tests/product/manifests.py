@@ -42,7 +42,7 @@ def dummy(
             "placement": placement,
             "vllmConfig": {
                 "maxModelLen": 256,
-                "dtype": "bfloat16",
+                "dtype": "float32",
                 "extraArgs": ["--load-format=dummy", "--kv-cache-memory-bytes=67108864", *light, *arguments],
             },
             "pod": {
