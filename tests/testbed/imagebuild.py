@@ -177,12 +177,11 @@ def _write_base(tarball: Path, target: Path) -> None:
 
 def _mirror() -> str:
     """Give the mirror that this machine installs from, which may be the only one it reaches."""
-    try:
-        sites = run(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]).split()
-    except BedError:
-        sites = []
+    sites = run(["apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages"]).split()
     own = [site for site in sites if site.rstrip("/").endswith("/debian")]
-    return own[0] if own else "http://deb.debian.org/debian"
+    if not own:
+        raise BedError("apt knows no mirror of Debian (no site that ends in /debian): the base image comes from it")
+    return own[0]
 
 
 def _ensure_base_in_storage(layout: Layout, log: Path) -> None:
