@@ -25,6 +25,7 @@ AGENT_PORT = 52365
 HEAD_PORTS = (("gcs-server", 6379), ("dashboard", 8265), ("client", 10001), ("metrics", 8080), ("serve", 8000))
 DEFAULT_SHM = "16Gi"
 HEAD_SHM = "512Mi"
+GRACE_SECONDS = 10
 
 
 class Role(enum.StrEnum):
@@ -60,7 +61,8 @@ def pod_template(
             "enableServiceLinks": False,
             "automountServiceAccountToken": role is not Role.WORKER,
             "serviceAccountName": _service_account(spec, names, role),
-            "terminationGracePeriodSeconds": 10 if role is Role.HEAD else 30,
+            # KubeRay's shell is process 1 and passes no SIGTERM on: more would be waited for in vain.
+            "terminationGracePeriodSeconds": GRACE_SECONDS,
             "imagePullSecrets": [{"name": item.name} for item in spec.pod.image_pull_secrets],
             "containers": [
                 {
