@@ -1,4 +1,4 @@
-"""nsight profiling passes through: a launch argument of vLLM's, and every rank runs under ``nsys``.
+"""Tensor parallel over two pods, profiled: nsight is a launch argument of vLLM's, and every rank runs under ``nsys``.
 
 There is no GPU to profile here: a stand-in for ``nsys`` writes down how it was called and runs the rest.
 """
@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 from tests.checker.ranks import disagreements, gather
+from tests.product.ask import complete, service_url
 from tests.product.deployment import Deployment
 from tests.product.install import Installation
 from tests.product.manifests import dummy
@@ -60,7 +61,12 @@ def test_every_rank_runs_under_nsys(profiled: Deployment, bed: Bed) -> None:
         assert workers, calls
 
 
+def test_it_answers(profiled: Deployment, bed: Bed) -> None:
+    assert complete(service_url(bed, profiled.namespace, profiled.name), profiled.name, "Hello", tokens=4)
+
+
 def test_the_rank_map_is_as_true_as_without(profiled: Deployment, bed: Bed) -> None:
     (engine,) = profiled.engines
     evidence = gather(bed, profiled.namespace, engine["rayCluster"])
     assert disagreements(engine, evidence, tensor=2, pipeline=1) == []
+    assert len({rank["pod"] for rank in engine["ranks"]}) == 2

@@ -1,6 +1,6 @@
 """Tensor and pipeline parallel in every placement strategy, each as a real engine, checked entry by entry.
 
-One engine at a time: the fixture brings a shape up, all tests of it run, and it goes before the next one comes.
+Tensor parallel alone over two pods is in ``test_profiling``.  One engine at a time: the fixture brings a shape up, all tests of it run, and it goes before the next one comes.
 """
 
 from __future__ import annotations
@@ -45,7 +45,6 @@ class Shape:
 
 
 SHAPES = [
-    Shape("tensor-2", "dummy-tp", 2, 1, (1, 1), gpus_per_pod=1),
     Shape("tensor-2-pipeline-2", "dummy-tp-pp", 2, 2, (1, 1, 1, 1), gpus_per_pod=1),
     Shape("pack-6-over-4-and-2", "dummy-pp6", 1, 6, (4, 2), nodes=2),
     Shape("strict-pack-2", "dummy-tp", 2, 1, (2,), strategy="STRICT_PACK", nodes=1),
