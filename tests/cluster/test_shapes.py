@@ -1,6 +1,7 @@
 """Tensor and pipeline parallel in every placement strategy, each as a real engine, checked entry by entry.
 
-Tensor parallel alone over two pods is in ``test_profiling``.  One engine at a time: the fixture brings a shape up, all tests of it run, and it goes before the next one comes.
+Tensor parallel alone over two pods is in ``test_profiling``.  One engine at a time: the fixture brings a shape up, all
+tests of it run, and it goes before the next one comes.
 """
 
 from __future__ import annotations
