@@ -69,7 +69,7 @@ def _warm_up(bed: Bed) -> Rendering:
     revision = bed.api.json("get", "controllerrevisions", "-n", NAMESPACE)["items"][0]
     arguments = list(revision["data"]["engine"]["arguments"])
     deployment.delete()
-    # The same rendering under names of its own: the operator leaves alone what is not its, and so would refuse to start.
+    # Under names of its own: an object of another owner would make the operator refuse to start.
     text = json.dumps(cluster["spec"]).replace(f"{name}-token", TOKEN)
     spec = json.loads(text.replace(f'"serviceAccountName": "{name}"', '"serviceAccountName": "default"'))
     return Rendering(
