@@ -143,10 +143,10 @@ class RayClient:
         }
         try:
             await self._json("POST", head, "/api/jobs/", json=request)
-        except RayError as error:
+        except RayError:
+            # Refused, because it is there already: an earlier round submitted it and did not hear the answer.
             if await self.job(head, job_id) is None:
                 raise
-            del error
         return job_id
 
     async def _json(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from vllm_bootstrap import contract
 from vllm_operator.api.status import (
@@ -285,22 +285,8 @@ def rank_map(ranks: Sequence[contract.RankReport], pods: Sequence[PodView]) -> l
     """Give the rank map of status: the report's, with the node that Kubernetes says a pod is on."""
     nodes = {pod.name: pod.node for pod in pods}
     return [
-        RankStatus(
-            rank=rank.rank,
-            tp=rank.tp,
-            pp=rank.pp,
-            dp=rank.dp,
-            bundle=rank.bundle,
-            ray_node=rank.ray_node,
-            pod=rank.pod,
-            node=nodes.get(rank.pod) or rank.node,
-            gpu_index=rank.gpu_index,
-            gpu_uuid=rank.gpu_uuid,
-            actor=rank.actor,
-            state=rank.state,
-            driver=rank.driver,
-            output=rank.output,
-        )
+        # By name: the two differ only in what a reader of status has no use for.
+        RankStatus.model_validate({**asdict(rank), "node": nodes.get(rank.pod) or rank.node})
         for rank in ranks
     ]
 

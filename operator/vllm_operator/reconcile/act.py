@@ -14,7 +14,7 @@ from vllm_operator.reconcile.intent import KUBERAY_MISSING
 from vllm_operator.reconcile.observe import Observer, is_ours, name_conflict
 from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.resources import access
-from vllm_operator.resources.names import EngineNames, Owner
+from vllm_operator.resources.names import Owner
 
 log = logging.getLogger(__name__)
 
@@ -78,9 +78,8 @@ class Actor:
             case Create(body=body):
                 await self._create(body, owner)
             case CreateTokens(body=body):
-                names = EngineNames(index="", ray_cluster=body["metadata"]["name"].removesuffix("-token"))
-                filled = access.token_secret(owner, names, auth_token=self._token(), control_token=self._token())
-                await self._create({**body, "data": filled["data"]}, owner)
+                data = access.token_data(auth_token=self._token(), control_token=self._token())
+                await self._create({**body, "data": data}, owner)
             case Patch(body=body, uid=uid, resource_version=version):
                 await self._api.patch(body, uid=uid, resource_version=version)
                 log.info("%s/%s: patched %s %s", owner.namespace, owner.name, body["kind"], body["metadata"]["name"])

@@ -88,10 +88,10 @@ class Intent:
 
 def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Intent:
     """Say what should be: the revision, the engines, and what is to be made or removed first."""
-    revision, blocker, actions = _revision(seen, settings)
+    known = {item.name: item for item in map(read_controller_revision, seen.revisions)}
+    revision, blocker, actions = _revision(seen, settings, known)
     if not blocker and seen.clusters is None:
         blocker = KUBERAY_MISSING
-    known = {item.name: item for item in _known_revisions(seen)}
     if revision:
         known[revision.name] = revision
     wanted = seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
@@ -176,11 +176,12 @@ def _engine(
     )
 
 
-def _revision(seen: Observation, settings: Settings) -> tuple[Revision | None, Blocker | None, list[Action]]:
+def _revision(
+    seen: Observation, settings: Settings, known: Mapping[str, Revision]
+) -> tuple[Revision | None, Blocker | None, list[Action]]:
     if seen.blocker or not seen.spec:
         return None, seen.blocker, []
     wanted = revision_name(*hashes(seen.spec))
-    known = {item.name: item for item in _known_revisions(seen)}
     if wanted in known:
         return known[wanted], None, []
     image = seen.spec.image or settings.defaults.image
@@ -215,10 +216,6 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
         ),
         engine=engine_part(spec=spec, shape=shape, owner=seen.owner),
     )
-
-
-def _known_revisions(seen: Observation) -> list[Revision]:
-    return [read_controller_revision(item) for item in seen.revisions]
 
 
 def _old_history(seen: Observation) -> list[Action]:

@@ -34,9 +34,6 @@ SERVICE = Kind(api_version="v1", kind="Service")
 CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap")
 SECRET = Kind(api_version="v1", kind="Secret")
 CLAIM = Kind(api_version="v1", kind="PersistentVolumeClaim")
-SERVICE_ACCOUNT = Kind(api_version="v1", kind="ServiceAccount")
-ROLE = Kind(api_version="rbac.authorization.k8s.io/v1", kind="Role")
-ROLE_BINDING = Kind(api_version="rbac.authorization.k8s.io/v1", kind="RoleBinding")
 REVISION = Kind(api_version="apps/v1", kind="ControllerRevision")
 
 
@@ -103,7 +100,7 @@ class Observer:
         clusters = await self._clusters(owner, tags)
         service = await self._api.find(SERVICE, owner.namespace, owner.name)
         if not blocker and service and not is_ours(service, owner):
-            blocker = _conflict("Service", owner.name)
+            blocker = name_conflict("Service", owner.name)
         if not blocker and spec:
             blocker = await self._missing_reference(owner, spec)
         return Observation(
@@ -185,7 +182,8 @@ def _references(spec: VLLMDeploymentSpec) -> list[tuple[Kind, str, str, str]]:
     return found
 
 
-def _conflict(kind: str, name: str) -> Blocker:
+def name_conflict(kind: str, name: str) -> Blocker:
+    """Say that an object of a name that we need belongs to somebody else."""
     return Blocker(
         reason=Reason.NAME_CONFLICT,
         message=(
@@ -193,11 +191,6 @@ def _conflict(kind: str, name: str) -> Blocker:
             "rename or remove one of the two"
         ),
     )
-
-
-def name_conflict(kind: str, name: str) -> Blocker:
-    """Say that an object of a name that we need belongs to somebody else."""
-    return _conflict(kind, name)
 
 
 def _read_spec(body: Mapping[str, Any]) -> tuple[VLLMDeploymentSpec | None, Blocker | None]:

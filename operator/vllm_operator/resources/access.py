@@ -17,11 +17,14 @@ def token_secret(owner: Owner, names: EngineNames, *, auth_token: str, control_t
         "kind": "Secret",
         "metadata": metadata(owner, names.secret, engine_labels(owner, names.index)),
         "type": "Opaque",
-        "data": {
-            "auth_token": base64.b64encode(auth_token.encode()).decode(),
-            "control_token": base64.b64encode(control_token.encode()).decode(),
-        },
+        "data": token_data(auth_token=auth_token, control_token=control_token),
     }
+
+
+def token_data(*, auth_token: str, control_token: str) -> dict[str, str]:
+    """Give the data of an engine's token Secret."""
+    given = {"auth_token": auth_token, "control_token": control_token}
+    return {key: base64.b64encode(value.encode()).decode() for key, value in given.items()}
 
 
 def report_config_map(owner: Owner, names: EngineNames) -> dict[str, Any]:
