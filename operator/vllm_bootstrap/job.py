@@ -28,7 +28,16 @@ from vllm_bootstrap.contract import (
 )
 from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.placement import Group, RankPlace, RayNode, describe_shortage, missing_nodes, order_ranks, unfit
+from vllm_bootstrap.placement import (
+    Group,
+    RankPlace,
+    RayNode,
+    changed_nodes,
+    describe_shortage,
+    missing_nodes,
+    order_ranks,
+    unfit,
+)
 from vllm_bootstrap.preflight import BundleFacts, judge, look
 from vllm_bootstrap.rank_map import describe_ranks
 from vllm_bootstrap.ray_cluster import NamedActor
@@ -100,6 +109,7 @@ class Attempt:
         LOG.info("preflight done")
         for warning in judge(plan, found):
             LOG.warning(warning)
+        self._confirm(nodes)
         self._change(ranks=describe_ranks(plan, ranks, found), versions=_versions(found))
         self._hand_over(supervisor, group, ranks)
 
@@ -238,6 +248,16 @@ class Attempt:
         except ray.exceptions.RayError as error:
             raise EngineFailure(FailureReason.PREFLIGHT_FAILED, f"a preflight task failed: {_last(error)}") from error
         return found
+
+    def _confirm(self, nodes: Sequence[RayNode]) -> None:
+        """See the same nodes once more: one that died just before its end is noticed is listed alive until then.
+
+        Such a list is right by chance when as many nodes are new.  The operator has read it before this job, and this
+        is the third look, with seconds between them that nobody waits for.
+        """
+        changed = changed_nodes(nodes, ray_cluster.alive_nodes())
+        if changed:
+            raise EngineFailure(FailureReason.RAY_NODES_MISSING, f"while the engine was being placed, {changed}")
 
     def _make_supervisor(self, lead: RayNode) -> Any:
         plan = self._plan

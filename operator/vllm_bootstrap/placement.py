@@ -99,6 +99,15 @@ def order_ranks(node_of: Mapping[int, str], *, lead: str, tensor: int, pipeline:
     return tuple(places)
 
 
+def changed_nodes(before: Sequence[RayNode], after: Sequence[RayNode]) -> str:
+    """Say which GPU nodes went and which came between two looks; empty when none did."""
+    old = {node.id: node.address for node in before if node.gpus > 0}
+    new = {node.id: node.address for node in after if node.gpus > 0}
+    faults = [f"{old[node]} is gone" for node in sorted(old.keys() - new.keys())]
+    faults += [f"{new[node]} has joined" for node in sorted(new.keys() - old.keys())]
+    return "; ".join(faults)
+
+
 def missing_nodes(groups: Sequence[PodGroup], nodes: Sequence[RayNode]) -> str:
     """Say how the alive GPU nodes differ from the plan's pods; empty when they are exactly those."""
     faults: list[str] = []

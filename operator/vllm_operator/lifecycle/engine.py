@@ -23,7 +23,6 @@ from vllm_operator.api.status import (
 from vllm_operator.lifecycle.pods import PodView, first_trouble
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 
-STABLE_READS = 3
 READ_INTERVAL = 0.5
 JOB_INTERVAL = 1.0
 LATE_INTERVAL = 10.0
@@ -74,8 +73,6 @@ class RayView:
         Ray's ``session_name``; empty when the head does not answer.
     gpus
         GPUs of each alive GPU node, by Ray node id.
-    stable_reads
-        How many reads in a row, 0.5 s apart, gave these nodes.
     job
         The job of the present attempt, ``None`` when it was not submitted yet.
     error
@@ -84,7 +81,6 @@ class RayView:
 
     session: str = ""
     gpus: tuple[tuple[str, int], ...] = ()
-    stable_reads: int = 0
     job: JobView | None = None
     error: str = ""
 
@@ -354,8 +350,6 @@ def _join(draft: _Draft, ray: RayView, deadlines: contract.Deadlines, now: datet
             "a pod that runs but does not join has its reason in its own log"
         )
         return _waiting_for_ray(draft, Reason.WAITING_FOR_RAY_NODES, message, deadlines, now)
-    if ray.stable_reads < STABLE_READS:
-        return _waiting_for_ray(draft, Reason.WAITING_FOR_RAY_NODES, "Ray nodes joined, settling", deadlines, now)
     replica = draft.replica(EngineState.PLACING, Reason.PLACING, "submitting the bootstrap job")
     return EngineStep(replica=replica, submit=True, requeue_after=JOB_INTERVAL, joined=True)
 

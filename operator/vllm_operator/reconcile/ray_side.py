@@ -1,7 +1,6 @@
 """Ask the Ray heads of engines that are being brought up.
 
-An engine that serves is not asked: the kubelet's probe and the engine's report say all.  What is remembered here
-(how often the same nodes were seen in a row, an engine's token) is a convenience: losing it costs a second.
+An engine that serves is not asked: the kubelet's probe and the engine's report say all.
 """
 
 from __future__ import annotations
@@ -9,40 +8,20 @@ from __future__ import annotations
 import base64
 import datetime
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from vllm_bootstrap import contract
 from vllm_operator.clients.kubernetes import KubernetesClient, NotFoundError
-from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead, RayNode
-from vllm_operator.lifecycle.engine import READ_INTERVAL, STABLE_READS, EngineView, JobView, RayView
+from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead
+from vllm_operator.lifecycle.engine import EngineView, JobView, RayView
 from vllm_operator.reconcile.observe import SECRET
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Streak:
-    nodes: tuple[RayNode, ...]
-    reads: int
-    at: float
-
-
 class RaySide:
-    """Reads Ray heads.
+    """Reads Ray heads, and gives them jobs."""
 
-    Parameters
-    ----------
-    clock
-        Monotonic seconds.
-    """
-
-    def __init__(self, api: KubernetesClient, ray: RayClient, clock: Callable[[], float]) -> None:
+    def __init__(self, api: KubernetesClient, ray: RayClient) -> None:
         self._api = api
         self._ray = ray
-        self._clock = clock
-        self._streaks: dict[str, _Streak] = {}
-
-    def forget(self, cluster_uid: str) -> None:
-        """Forget a Ray cluster."""
-        self._streaks.pop(cluster_uid, None)
 
     async def token(self, namespace: str, secret: str) -> str:
         """Read the Ray token of an engine."""
@@ -67,13 +46,9 @@ class RaySide:
         except NotFoundError as error:
             return RayView(error=f"its token cannot be read: {error}")
         except RayError as error:
-            self.forget(view.cluster.uid)
             return RayView(error=str(error))
         gpus = tuple((node.id, node.gpus) for node in nodes)
-        if job:
-            self.forget(view.cluster.uid)
-            return RayView(session=session, gpus=gpus, job=JobView(status=job.status, message=_last_line(job.message)))
-        return RayView(session=session, gpus=gpus, stable_reads=self._count(view.cluster.uid, nodes))
+        return RayView(session=session, gpus=gpus, job=_job_view(job) if job else None)
 
     async def submit(self, plan: contract.EnginePlan, head_ip: str, secret: str) -> str:
         """Submit the bootstrap job of a plan.
@@ -85,16 +60,6 @@ class RaySide:
         """
         head = RayHead(ip=head_ip, token=await self.token(plan.namespace, secret))
         return await self._ray.submit(head, plan)
-
-    def _count(self, uid: str, nodes: tuple[RayNode, ...]) -> int:
-        now = self._clock()
-        known = self._streaks.get(uid)
-        if known is None or known.nodes != nodes:
-            known = _Streak(nodes=nodes, reads=1, at=now)
-        elif now - known.at >= READ_INTERVAL * 0.9:
-            known = _Streak(nodes=nodes, reads=min(known.reads + 1, STABLE_READS), at=now)
-        self._streaks[uid] = known
-        return known.reads
 
 
 def _job_view(job: Job) -> JobView:

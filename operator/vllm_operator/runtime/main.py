@@ -14,7 +14,6 @@ import secrets
 import signal
 import socket
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -111,7 +110,7 @@ def _workers(
     api: KubernetesClient, ray: RayClient, queue: WorkQueue[Key], settings: ProcessSettings, metrics: Metrics
 ) -> Workers:
     observer = Observer(api)
-    ray_side = RaySide(api, ray, time.monotonic)
+    ray_side = RaySide(api, ray)
     reconciler = Reconciler(
         api=api,
         observer=observer,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_bootstrap.contract import EnginePlan, PodGroup
-from vllm_bootstrap.placement import RayNode, describe_shortage, missing_nodes, order_ranks
+from vllm_bootstrap.placement import RayNode, changed_nodes, describe_shortage, missing_nodes, order_ranks
 
 
 def bundles(*nodes: str) -> dict[int, str]:
@@ -143,6 +143,20 @@ GROUPS = (PodGroup(name="lead", pods=1, gpus=4), PodGroup(name="worker-1", pods=
 )
 def test_missing_nodes(nodes: list[RayNode], fault: str):
     assert missing_nodes(GROUPS, nodes) == fault
+
+
+@pytest.mark.parametrize(
+    ("after", "fault"),
+    [
+        ([node("1", 4), node("2", 2), node("head", 0)], ""),
+        ([node("2", 2), node("1", 4)], ""),
+        ([node("1", 4)], "10.0.0.2 is gone"),
+        ([node("1", 4), node("2", 2), node("3", 2)], "10.0.0.3 has joined"),
+        ([node("1", 4), node("3", 2)], "10.0.0.2 is gone; 10.0.0.3 has joined"),
+    ],
+)
+def test_nodes_that_changed(after: list[RayNode], fault: str):
+    assert changed_nodes([node("1", 4), node("2", 2)], after) == fault
 
 
 def test_two_groups_of_one_size_are_counted_together():

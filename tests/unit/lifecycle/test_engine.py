@@ -121,7 +121,6 @@ COMING_UP = (
         "2 + 1 GPUs, expected 1 + 1 GPUs",
         requeue=0.5,
     ),
-    Case("settling", engine(ray=ray(stable_reads=2)), P, Reason.WAITING_FOR_RAY_NODES, "settling", requeue=0.5),
     Case("joined", engine(ray=ray()), PL, Reason.PLACING, "submitting", requeue=1, submit=True, joined=True),
     Case("job waits", engine(ray=job("PENDING")), PL, Reason.PLACING, "job pending", requeue=1, joined=True),
     Case("job runs", engine(ray=job("RUNNING")), PL, Reason.PLACING, "job running", requeue=1, joined=True),

@@ -38,7 +38,6 @@ rays = st.sampled_from(
         views.ray(session="", error="refused"),
         views.ray(session="session_2"),
         views.ray(gpus=()),
-        views.ray(stable_reads=1),
         views.job("PENDING"),
         views.job("SUCCEEDED"),
         views.job("FAILED"),
@@ -161,7 +160,7 @@ def test_from_nothing_to_serving_and_back() -> None:
 
     look(0)
     look(10, pods=views.pods(started=5))
-    look(11, ray=views.ray(stable_reads=1))
+    look(11, ray=views.ray(gpus=()))
     look(12, ray=views.ray())
     look(13, ray=views.job("RUNNING"))
     look(14, report=views.report(Phase.PLACING, time=views.at(14), ranks=()), ray=None)

@@ -114,7 +114,7 @@ def report(phase: contract.Phase = contract.Phase.SERVING, **changes: Any) -> co
 
 
 def ray(**changes: Any) -> RayView:
-    base = RayView(session=SESSION, gpus=(("ray-lead", 1), ("ray-worker", 1)), stable_reads=3)
+    base = RayView(session=SESSION, gpus=(("ray-lead", 1), ("ray-worker", 1)))
     return replace(base, **changes)
 
 

@@ -1,7 +1,8 @@
-"""Asking Ray heads: three quiet reads in a row, the job of this attempt, and errors that are told."""
+"""Asking Ray heads: their nodes, the job of this attempt, and errors that are told."""
 
 from __future__ import annotations
 
+import datetime
 from typing import cast
 
 from tests.unit.lifecycle import views
@@ -14,10 +15,9 @@ from vllm_operator.reconcile.ray_side import RaySide
 
 
 class Bench:
-    """A head, its token, and a clock."""
+    """A head and its token."""
 
     def __init__(self) -> None:
-        self.clock = 0.0
         self.api, self.ray = FakeApi(lambda: views.NOW), FakeRay()
         self.ray.nodes = (RayNode(id="a", gpus=1), RayNode(id="b", gpus=2))
         self.api.put(
@@ -28,45 +28,18 @@ class Bench:
                 "data": {"auth_token": "cmF5"},
             }
         )
-        self.side = RaySide(cast("KubernetesClient", self.api), cast("RayClient", self.ray), lambda: self.clock)
+        self.side = RaySide(cast("KubernetesClient", self.api), cast("RayClient", self.ray))
 
-    async def look(self, seconds: float = 0.5, **view: object) -> RayView:
-        self.clock += seconds
+    async def look(self, **view: object) -> RayView:
         return await self.side.look(
             views.engine(**view), namespace="n", secret="t", job_id=lambda session: f"job-{session}"
         )
 
 
-async def test_reads_count_while_nodes_stay() -> None:
+async def test_a_head_that_fails_is_told() -> None:
     bench = Bench()
-    assert [(await bench.look()).stable_reads for _ in range(5)] == [1, 2, 3, 3, 3]
-
-
-async def test_reads_in_quick_succession_do_not_count() -> None:
-    bench = Bench()
-    assert [(await bench.look(0.1)).stable_reads for _ in range(4)] == [1, 1, 1, 1]
-    assert (await bench.look(0.1)).stable_reads == 1
-    assert (await bench.look(0.4)).stable_reads == 2
-
-
-async def test_a_node_that_comes_or_goes_starts_the_count_again() -> None:
-    bench = Bench()
-    await bench.look()
-    await bench.look()
-    bench.ray.nodes = bench.ray.nodes[:1]
-    assert (await bench.look()).stable_reads == 1
-    bench.ray.nodes = (RayNode(id="c", gpus=1),)
-    assert (await bench.look()).stable_reads == 1, "another node of the same size"
-
-
-async def test_a_head_that_fails_meanwhile_starts_the_count_again() -> None:
-    bench = Bench()
-    await bench.look()
-    await bench.look()
     bench.ray.error = "http://10.0.0.1:8265: refused"
     assert await bench.look() == RayView(error="http://10.0.0.1:8265: refused")
-    bench.ray.error = ""
-    assert (await bench.look()).stable_reads == 1
 
 
 async def test_session_nodes_and_token() -> None:
@@ -84,6 +57,14 @@ async def test_job_of_this_session_with_its_last_line() -> None:
     assert (told.job.status, told.job.message) == ("FAILED", "ValueError: why")
     bench.ray.session = "session_2"
     assert (await bench.look()).job is None
+
+
+async def test_when_the_job_ended() -> None:
+    bench = Bench()
+    bench.ray.jobs["job-session_1"] = Job(status="SUCCEEDED", message="", ended_at=0.0)
+    told = await bench.look()
+    assert told.job
+    assert told.job.ended_at == datetime.datetime.fromtimestamp(0, datetime.UTC), "an engine silent since is noticed"
 
 
 async def test_no_head_pod_and_no_token() -> None:

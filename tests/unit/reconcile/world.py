@@ -230,7 +230,7 @@ class World:
         """Start the operator anew: nothing is in its memory."""
         api = cast("KubernetesClient", self.api)
         self.observer = Observer(api)
-        side = RaySide(api, cast("RayClient", self.ray), lambda: self.clock)
+        side = RaySide(api, cast("RayClient", self.ray))
         self.actor = Actor(api, self.observer, side, lambda: next(self.secrets))
         self.reconciler = Reconciler(
             api=api,
