@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import yaml
@@ -152,11 +151,7 @@ def test_an_engine_that_dies_comes_back(served: Deployment, bed: Bed, victims: l
     assert len(printed.splitlines()) >= len(victims)
     served.await_condition("Ready", "False", deadline=30)
 
-    def again() -> dict[str, Any] | None:
-        (engine,) = served.engines
-        return engine if engine["state"] == "Serving" and engine["attempt"] > before["attempt"] else None
-
-    engine = bed.wait_for("the next attempt to serve", again, 240)
+    engine = served.await_engine("Serving", attempt=before["attempt"] + 1)
     failure = served.status["lastFailures"][0]
     assert (failure["engine"], failure["attempt"]) == ("engine-0", before["attempt"])
     assert failure["message"]

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from tests.testbed.bed import Bed
 from tests.testbed.errors import BedError
 
 RESOURCE = "vllmdeployments.vllm-operator.io"
+
+T = TypeVar("T")
+
+_NO_CONDITION = {"status": "", "reason": "", "message": ""}
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,7 @@ class Deployment:
 
     def condition(self, kind: str) -> dict[str, str]:
         """Give a condition; an empty one before it is there."""
-        found = [item for item in self.status.get("conditions", []) if item["type"] == kind]
-        return dict(found[0]) if found else {"status": "", "reason": "", "message": ""}
+        return _condition(self.read(), kind)
 
     @property
     def engines(self) -> list[dict[str, Any]]:
@@ -44,37 +46,50 @@ class Deployment:
     def await_condition(self, kind: str, status: str, *, reason: str = "", deadline: float = 60.0) -> dict[str, str]:
         """Wait until a condition has a status and, if given, a reason, for the present generation."""
 
-        def probe() -> dict[str, str] | None:
-            body = self.read()
-            if body.get("status", {}).get("observedGeneration") != body["metadata"]["generation"]:
-                return None
-            found = [item for item in body["status"].get("conditions", []) if item["type"] == kind]
-            if found and found[0]["status"] == status and reason in ("", found[0]["reason"]):
-                return dict(found[0])
-            return None
+        def probe(body: dict[str, Any]) -> dict[str, str] | None:
+            found = _condition(body, kind)
+            return found if found["status"] == status and reason in ("", found["reason"]) else None
 
-        try:
-            return self.bed.wait_for(f"{self.name}: {kind}={status} {reason}", probe, deadline) or {}
-        except BedError as error:
-            raise BedError(f"{error}; last seen: {self.describe()}") from error
+        return self.await_seen(f"{kind}={status} {reason}", probe, deadline=deadline)
+
+    def await_engine(self, state: str, *, attempt: int, deadline: float = 240.0) -> dict[str, Any]:
+        """Wait until its only engine is in a state, in the given attempt or a later one."""
+
+        def probe(body: dict[str, Any]) -> dict[str, Any] | None:
+            (engine,) = body["status"]["engineReplicas"]
+            return dict(engine) if engine["state"] == state and engine["attempt"] >= attempt else None
+
+        return self.await_seen(f"engine {state} in attempt {attempt}", probe, deadline=deadline)
+
+    def await_seen(self, what: str, probe: Callable[[dict[str, Any]], T | None], *, deadline: float) -> T:
+        """Wait until a probe of the CR gives something; its status speaks of the present spec."""
+        for body in self._follow(deadline):
+            found = probe(body)
+            if found is not None:
+                return found
+        raise BedError(f"{self.name}: not seen within {deadline:.0f} s: {what}; last seen: {self.describe()}")
 
     def await_ready(self, deadline: float = 240.0, tell: Callable[[str], None] | None = None) -> dict[str, Any]:
         """Wait until it is Ready, telling each change of its state; give up at once when it is Stalled."""
         told = ""
-        limit = time.monotonic() + deadline
-        while True:
-            ready, stalled = self.condition("Ready"), self.condition("Stalled")
+        for body in self._follow(deadline):
+            ready, stalled = _condition(body, "Ready"), _condition(body, "Stalled")
             if ready["status"] == "True":
-                return self.read()
+                return body
             line = f"{ready['reason']}: {ready['message']}"
             if tell and line != told and ready["reason"]:
                 tell(line)
                 told = line
             if stalled["status"] == "True":
                 raise BedError(f"{self.name} is stalled: {stalled['reason']}: {stalled['message']}")
-            if time.monotonic() > limit:
-                raise BedError(f"{self.name} is not Ready after {deadline:.0f} s: {self.describe()}")
-            time.sleep(0.5)
+        raise BedError(f"{self.name} is not Ready after {deadline:.0f} s: {self.describe()}")
+
+    def _follow(self, deadline: float) -> Iterator[dict[str, Any]]:
+        """Give the CR after each change whose status speaks of the present spec."""
+        chosen = (f"--field-selector=metadata.name={self.name}", "-n", self.namespace)
+        for body in self.bed.api.follow(RESOURCE, *chosen, deadline=deadline):
+            if body.get("status", {}).get("observedGeneration") == body["metadata"]["generation"]:
+                yield body
 
     def describe(self) -> str:
         """Say in one line where it stands."""
@@ -90,3 +105,8 @@ class Deployment:
             self.bed.kubectl(
                 "wait", "--for=delete", "pod", "-l", selector, "-n", self.namespace, "--timeout=120s", timeout=130
             )
+
+
+def _condition(body: dict[str, Any], kind: str) -> dict[str, str]:
+    conditions = body.get("status", {}).get("conditions", [])
+    return next((dict(item) for item in conditions if item["type"] == kind), _NO_CONDITION)

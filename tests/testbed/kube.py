@@ -4,9 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import queue
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
+from .errors import BedError
 from .layout import Layout
 from .process import run
 
@@ -25,9 +32,15 @@ class Kubectl:
 
     def __call__(self, *args: str, stdin: str | None = None, timeout: float = 120.0) -> str:
         """Run kubectl and give its output; raise :class:`.errors.BedError` with its standard error."""
-        program = self.layout.bin / "kubectl"
-        env = {**os.environ, "KUBECONFIG": str(self.layout.kubeconfig)}
-        return run([program, f"--kubeconfig={self.layout.kubeconfig}", *args], env=env, stdin=stdin, timeout=timeout)
+        return run([*self._program, *args], env=self._environment, stdin=stdin, timeout=timeout)
+
+    @property
+    def _program(self) -> list[str]:
+        return [str(self.layout.bin / "kubectl"), f"--kubeconfig={self.layout.kubeconfig}"]
+
+    @property
+    def _environment(self) -> dict[str, str]:
+        return {**os.environ, "KUBECONFIG": str(self.layout.kubeconfig)}
 
     def json(self, *args: str) -> Any:
         """Run kubectl with ``-o json`` and read its output."""
@@ -38,3 +51,54 @@ class Kubectl:
         items = {"apiVersion": "v1", "kind": "List", "items": list(manifests)}
         scope = [f"--namespace={namespace}"] if namespace else []
         return self("apply", *scope, "-f", "-", stdin=json.dumps(items))
+
+    def follow(self, resource: str, *selection: str, deadline: float) -> Iterator[Any]:
+        """Give each object as it is, and again after each change; end at the deadline.
+
+        One process that sleeps, where a loop of ``get`` would take a core from an engine that is starting.
+
+        Parameters
+        ----------
+        selection
+            Options of ``kubectl get``; a selector rather than a name, which must be there already.
+        deadline
+            Seconds from now.
+
+        Raises
+        ------
+        BedError
+            kubectl gave up.
+        """
+        end = time.monotonic() + deadline
+        with self._reading("get", resource, *selection, "--watch", "-o", "json") as documents:
+            while (left := end - time.monotonic()) > 0:
+                try:
+                    document = documents.get(timeout=left)
+                except queue.Empty:
+                    return
+                if document is None:
+                    raise BedError(f"kubectl get {resource} --watch has ended: is the API server gone?")
+                yield document
+
+    @contextmanager
+    def _reading(self, *args: str) -> Iterator[queue.Queue[Any]]:
+        documents: queue.Queue[Any] = queue.Queue()
+        with subprocess.Popen(
+            [*self._program, *args], env=self._environment, stdout=subprocess.PIPE, text=True
+        ) as process:
+            threading.Thread(target=_split, args=(process.stdout, documents), daemon=True).start()
+            try:
+                yield documents
+            finally:
+                process.kill()
+
+
+def _split(stream: IO[str], documents: queue.Queue[Any]) -> None:
+    """Take the JSON objects apart that kubectl writes one after the other, each over several lines."""
+    lines: list[str] = []
+    for line in stream:
+        lines.append(line)
+        if line.startswith("}"):
+            documents.put(json.loads("".join(lines)))
+            lines.clear()
+    documents.put(None)
