@@ -160,6 +160,9 @@ class EngineReplica(ApiModel):
     restarts: Count = 0
     retry_at: ShortText = Field(default="", description="When the next attempt starts.")
     ray_cluster: ShortText = ""
+    report: ShortText = Field(
+        default="", description="ConfigMap of all that the engine says of itself, its ranks included (key report.json)."
+    )
     pod: ShortText = Field(default="", description="The lead pod.")
     ports: Annotated[dict[str, Count], Field(max_length=16)] = Field(default_factory=dict)
     placement_groups: Annotated[list[PlacementGroupStatus], Field(max_length=1024)] = Field(
@@ -167,7 +170,9 @@ class EngineReplica(ApiModel):
     )
     timings: Timings = Field(default_factory=Timings)
     ranks: Annotated[list[RankStatus], Field(max_length=1024)] = Field(
-        default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+        default_factory=list,
+        description="The rank map; with more than 64 ranks in all engines it stands in the reports only.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
 

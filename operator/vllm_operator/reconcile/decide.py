@@ -22,6 +22,9 @@ from vllm_operator.resources.ray_cluster import ray_cluster
 from vllm_operator.resources.revision import Revision
 from vllm_operator.resources.service import service
 
+STATUS_RANKS = 64
+"""So many ranks of all engines stand in the status; a CR with more would come near etcd's limit with its engines."""
+
 RECHECK_SECONDS = 15.0
 
 
@@ -128,13 +131,23 @@ def _submit(seen: Observation, engine: Engine, session: str, head_ip: str, setti
     return Submit(plan=plan_of(engine, seen, session, settings), head_ip=head_ip, secret=engine.names.secret)
 
 
+def _entry(replica: EngineReplica, report: str, *, named: bool) -> EngineReplica:
+    """Complete an engine's entry: it names its report, and leaves the ranks to it where they would be too many."""
+    return replica.model_copy(update={"report": report} | ({"ranks": []} if named else {}))
+
+
+def _world_size(revision: Revision) -> int:
+    return int(revision.engine["tensor"] * revision.engine["pipeline"])
+
+
 def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -> tuple[EngineReplica, ...]:
     entries: list[EngineReplica] = []
     wanted = seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
+    named = wanted * (_world_size(intent.revision) if intent.revision else 1) > STATUS_RANKS
     for index in range(wanted):
         name = engine_name(index)
         if name in steps:
-            entries.append(steps[name].replica)
+            entries.append(_entry(steps[name].replica, intent.engines[name].names.report, named=named))
         elif name in intent.waiting:
             entries.append(
                 EngineReplica(
@@ -159,7 +172,7 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
 def _plan_status(revision: Revision) -> PlanStatus:
     engine = revision.engine
     pods = sum(group["pods"] for group in engine["groups"])
-    world = engine["tensor"] * engine["pipeline"]
+    world = int(engine["tensor"] * engine["pipeline"])
     return PlanStatus(
         distributed_executor_backend="ray",
         reason=(

@@ -10,6 +10,7 @@ import pytest
 from tests.unit.reconcile.world import KEY, World, deployment
 from tests.unit.resources import samples
 
+from vllm_bootstrap import contract
 from vllm_bootstrap.contract import Phase
 from vllm_operator.api import identity
 from vllm_operator.clients.kubernetes import ApiError, ConflictError
@@ -72,10 +73,9 @@ async def test_from_apply_to_serving() -> None:
     await world.round()
     assert world.engines["engine-0"]["reason"] == "WaitingForRayNodes"
     assert world.again == 0.5
+    assert not world.ray.plans
     world.join_ray()
-    for _ in range(3):
-        assert not world.ray.plans
-        await world.round(0.5)
+    await world.round(0.5)
     assert len(world.ray.plans) == 1
     await world.round()
     assert world.engines["engine-0"]["state"] == "Placing"
@@ -162,7 +162,7 @@ async def test_a_node_goes_and_its_pod_comes_back_elsewhere() -> None:
     await world.round()
     assert world.engines["engine-0"]["reason"] == "PodReplaced"
     assert world.status["lastFailures"][0]["reason"] == "PodReplaced"
-    await world.round(10)
+    world.clock += 10
     await world.bring_up()
     assert world.condition("Ready")["status"] == "True"
     assert world.engines["engine-0"]["attempt"] == 2
@@ -299,6 +299,17 @@ async def test_scaling_down_removes_the_highest_index_and_no_other() -> None:
     assert world.condition("Ready")["status"] == "True"
     world.collect()
     assert await world.round() == []
+
+
+@pytest.mark.parametrize(("replicas", "told"), [(32, [0, 1]), (33, [])])
+async def test_more_than_64_ranks_stand_in_the_reports(replicas: int, told: list[int]) -> None:
+    world = World(spec={**samples.TYPICAL, "replicas": replicas})
+    await world.serve()
+    engine = world.engines["engine-7"]
+    assert [rank["pp"] for rank in engine.get("ranks", [])] == told
+    body = world.api.body("ConfigMap", engine["report"])
+    report = contract.loads(contract.EngineReport, body["data"][contract.REPORT_KEY])
+    assert [rank.pp for rank in report.ranks] == [0, 1]
 
 
 async def test_zero_replicas_is_ready() -> None:
@@ -452,7 +463,7 @@ async def test_a_rank_dies_and_the_next_attempt_serves() -> None:
     assert (failure["engine"], failure["rank"], failure["pod"]) == ("engine-0", 1, world.pod(f"{CLUSTER}-gpu1-0"))
     assert failure["node"] == "gpu-a"
     assert await world.round() == [], "the backoff is waited for in silence"
-    await world.round(10)
+    world.clock += 10
     await world.bring_up()
     assert world.condition("Ready")["status"] == "True"
     assert (world.engines["engine-0"]["attempt"], world.engines["engine-0"]["restarts"]) == (2, 1)
