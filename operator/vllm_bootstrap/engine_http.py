@@ -16,6 +16,9 @@ from vllm_bootstrap.vllm_adapter.facts import HEALTH_PATH
 
 LOG = logging.getLogger(__name__)
 
+FIRST_SECONDS = 0.1
+"""Between two polls until the first answer: it is waited for."""
+
 POLL_SECONDS = 0.5
 POLL_TIMEOUT = 2.0
 MISSES = 3
@@ -95,7 +98,7 @@ class HttpEngine:
 
     def _poll(self) -> None:
         announced = False
-        while not self._closed.wait(POLL_SECONDS):
+        while not self._closed.wait(POLL_SECONDS if announced else FIRST_SECONDS):
             alive = self._is_healthy()
             self._pulse = Pulse(self._clock.monotonic(), 0 if alive else self._pulse.misses + 1)
             if alive and not announced:

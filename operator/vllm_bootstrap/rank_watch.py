@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import ray.util
-from ray.util.state import list_actors
 
 from vllm_bootstrap.actor_table import sight
 from vllm_bootstrap.clock import Clock, poll
@@ -78,6 +77,9 @@ class RayRankWatch:
         return True
 
     def _rows(self) -> list[Any]:
+        # A quarter of a second of imports, in the supervisor's thread of its own and never in the bootstrap job.
+        from ray.util.state import list_actors  # noqa: PLC0415
+
         rows = list_actors(
             address=self._address,
             filters=[("class_name", "=", RANK_CLASS)],
