@@ -213,9 +213,7 @@ class EnginePlan:
     instance_id
         vLLM's ``instance_id``; the actors are called ``vllm_Worker_<instance_id>[_TPi][_PPj]``.
     arguments
-        Arguments for vLLM's own parser, operator's and user's together.
-    nsight
-        Profile the ranks by Ray's nsight plugin (``--ray-workers-use-nsight``).
+        Arguments for vLLM's own parser beside those that follow from this plan.
     environment
         Plain variables that reach every rank.
     environment_files
@@ -243,7 +241,6 @@ class EnginePlan:
     report: ReportTarget
     bundle: Mapping[str, float] = field(default_factory=lambda: {"GPU": 1.0})
     arguments: tuple[str, ...] = ()
-    nsight: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_files: tuple[str, ...] = ()
     environment_sources: tuple[EnvironmentSource, ...] = ()

@@ -47,7 +47,6 @@ class LaunchOrder:
     instance_id: str
     placement_group: str
     bundles: tuple[int, ...]
-    nsight: bool
     arguments: tuple[str, ...]
 
     def write(self, path: Path) -> None:
@@ -86,7 +85,6 @@ def make_order(plan: EnginePlan, *, placement_group: str, bundles: tuple[int, ..
         instance_id=plan.instance_id,
         placement_group=placement_group,
         bundles=bundles,
-        nsight=plan.nsight,
         arguments=plan.arguments,
     )
 

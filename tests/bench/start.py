@@ -94,7 +94,15 @@ def _warm_up(bed: Bed) -> Rendering:
     name = cluster["metadata"]["name"]
     secret = bed.api.json("get", "secret", f"{name}-token", "-n", NAMESPACE)
     revision = bed.api.json("get", "controllerrevisions", "-n", NAMESPACE)["items"][0]
-    arguments = list(revision["data"]["engine"]["arguments"])
+    engine = revision["data"]["engine"]
+    arguments = [
+        f"--model={engine['model']}",
+        f"--served-model-name={engine['servedName']}",
+        f"--tensor-parallel-size={engine['tensor']}",
+        f"--pipeline-parallel-size={engine['pipeline']}",
+        "--distributed-executor-backend=ray",
+        *engine["arguments"],
+    ]
     deployment.delete()
     # Under names of its own: an object of another owner would make the operator refuse to start.
     text = json.dumps(cluster["spec"]).replace(f"{name}-token", TOKEN)

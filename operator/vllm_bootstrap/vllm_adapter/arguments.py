@@ -24,7 +24,6 @@ def own_arguments(order: LaunchOrder) -> list[str]:
         "--distributed-executor-backend=ray",
         f"--host={LISTEN_HOST}",
         f"--port={order.port}",
-        *(["--ray-workers-use-nsight"] if order.nsight else []),
     ]
 
 

@@ -13,9 +13,6 @@ from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import EngineNames, Owner
 from vllm_operator.resources.pod import environment_files
 
-NSIGHT_ARGUMENT = "--ray-workers-use-nsight"
-"""vLLM's own option: each rank runs under Ray's nsight plugin."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -36,27 +33,20 @@ def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner) -> dict
         "pipeline": shape.pipeline,
         "strategy": shape.strategy.value,
         "groups": [{"name": group.name, "pods": group.pods, "gpus": group.gpus} for group in shape.groups],
-        "arguments": arguments(spec, shape, location.argument, served),
+        "arguments": arguments(spec),
         "environment": {variable.name: variable.value or "" for variable in spec.env if not variable.value_from},
         "environmentFiles": sorted(environment_files(spec)),
         "environmentPrefixes": [source.prefix for source in spec.env_from],
     }
 
 
-def arguments(spec: VLLMDeploymentSpec, shape: Shape, model: str, served: str) -> list[str]:
-    """Give the arguments for vLLM's own parser: the operator's first, then the fields', then ``extraArgs``."""
-    given = [
-        f"--model={model}",
-        f"--served-model-name={served}",
-        "--host=0.0.0.0",
-        f"--port={contract.HTTP_PORT}",
-        f"--tensor-parallel-size={shape.tensor}",
-        f"--pipeline-parallel-size={shape.pipeline}",
-        "--distributed-executor-backend=ray",
-    ]
-    if spec.model.revision:
-        given.append(f"--revision={spec.model.revision}")
-    return [*given, *_field_arguments(spec.vllm_config), *spec.vllm_config.extra_args]
+def arguments(spec: VLLMDeploymentSpec) -> list[str]:
+    """Give the arguments for vLLM's own parser: the fields', then ``extraArgs``.
+
+    What follows from the plan (model, parallel sizes, executor, address) the launcher puts in front.
+    """
+    revision = [f"--revision={spec.model.revision}"] if spec.model.revision else []
+    return [*revision, *_field_arguments(spec.vllm_config), *spec.vllm_config.extra_args]
 
 
 def _field_arguments(config: VLLMConfig) -> list[str]:
@@ -100,7 +90,6 @@ def engine_plan(
         instance_id=f"{owner.name}-{owner.uid[:8]}-{names.engine}-{attempt.number}",
         report=contract.ReportTarget(namespace=owner.namespace, config_map=names.report),
         arguments=tuple(part["arguments"]),
-        nsight=NSIGHT_ARGUMENT in part["arguments"],
         environment=dict(part["environment"]),
         environment_files=tuple(part["environmentFiles"]),
         environment_sources=tuple(

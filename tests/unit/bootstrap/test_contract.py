@@ -46,9 +46,7 @@ def test_a_report_survives_the_way(make_plan: Callable[..., EnginePlan]):
 
 
 def test_a_plan_survives_the_way(make_plan: Callable[..., EnginePlan]):
-    plan = make_plan(
-        environment={"A": "b"}, environment_sources=(EnvironmentSource(directory="/x", prefix="P_"),), nsight=True
-    )
+    plan = make_plan(environment={"A": "b"}, environment_sources=(EnvironmentSource(directory="/x", prefix="P_"),))
     assert contract.loads(EnginePlan, contract.dumps(plan)) == plan
 
 
@@ -59,7 +57,7 @@ def test_an_older_reader_ignores_what_it_does_not_know(make_plan: Callable[..., 
 
 def test_a_newer_reader_takes_the_default_for_what_is_missing(make_plan: Callable[..., EnginePlan]):
     value = json.loads(contract.dumps(make_plan()))
-    for name in ("nsight", "deadlines", "environment_sources", "version"):
+    for name in ("deadlines", "environment_sources", "version"):
         del value[name]
     assert contract.loads(EnginePlan, json.dumps(value)) == make_plan()
 
