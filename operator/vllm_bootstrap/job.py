@@ -79,11 +79,9 @@ class Attempt:
         if self._is_running():
             LOG.info("the supervisor %s runs this plan already: nothing to do", plan.supervisor)
             return
-        self._change()
+        self._see_nodes()
         self._clear()
         nodes = self._await_nodes()
-        joined = replace(self.report.timings, ray_nodes_joined=self._clock.timestamp())
-        self._change(timings=joined)
         LOG.info("all Ray nodes are there: %s", ", ".join(f"{node.address} ({node.gpus:g} GPUs)" for node in nodes))
         lead = next(node for node in nodes if node.lead)
         supervisor = self._make_supervisor(lead)  # it comes up while the group is placed and looked at
@@ -180,17 +178,27 @@ class Attempt:
             LOG.debug("no supervisor to end: %s", error)
 
     def _await_nodes(self) -> list[RayNode]:
-        plan, seconds = self._plan, self._plan.deadlines.ray_nodes
-
-        def complete() -> list[RayNode] | None:
-            nodes = ray_cluster.alive_nodes()
-            return None if missing_nodes(plan.groups, nodes) else nodes
-
-        nodes = poll(complete, seconds=seconds, clock=self._clock, interval=NODES_INTERVAL)
+        """Wait for exactly the plan's nodes; the operator starts this job as soon as the head answers."""
+        seconds = self._plan.deadlines.ray_nodes
+        nodes = poll(self._see_nodes, seconds=seconds, clock=self._clock, interval=NODES_INTERVAL)
         if nodes is None:
-            missing = missing_nodes(plan.groups, ray_cluster.alive_nodes())
-            raise EngineFailure(FailureReason.RAY_NODES_MISSING, f"after {seconds:g} s: {missing}")
+            raise EngineFailure(
+                FailureReason.RAY_NODES_MISSING,
+                f"after {seconds:g} s: {self.report.message}; a pod that runs but does not join says why in its log",
+            )
         return nodes
+
+    def _see_nodes(self) -> list[RayNode] | None:
+        """Read Ray's nodes; report what is missing and, the first time that nothing is, that they have joined."""
+        nodes = ray_cluster.alive_nodes()
+        missing = missing_nodes(self._plan.groups, nodes)
+        if missing and missing != self.report.message:
+            LOG.info("waiting for Ray's nodes: %s", missing)
+            self._change(message=missing)
+        elif not missing and not self.report.timings.ray_nodes_joined:
+            timings = replace(self.report.timings, ray_nodes_joined=self._clock.timestamp())
+            self._change(timings=timings, message="")
+        return None if missing else nodes
 
     def _place(self, nodes: Sequence[RayNode]) -> Group:
         plan, seconds = self._plan, self._plan.deadlines.placement
@@ -250,10 +258,10 @@ class Attempt:
         return found
 
     def _confirm(self, nodes: Sequence[RayNode]) -> None:
-        """See the same nodes once more: one that died just before its end is noticed is listed alive until then.
+        """See the same nodes once more: one that has died is listed alive until Ray notices.
 
-        Such a list is right by chance when as many nodes are new.  The operator has read it before this job, and this
-        is the third look, with seconds between them that nobody waits for.
+        A list with it is right by chance when as many nodes are new.  Seconds lie between the two looks, with a task on
+        each node.
         """
         changed = changed_nodes(nodes, ray_cluster.alive_nodes())
         if changed:

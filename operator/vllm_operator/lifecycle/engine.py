@@ -221,11 +221,15 @@ def step(
     """Give an engine's state, and the next step."""
     report = current_report(view, turn.attempt)
     draft = _Draft(view=view, turn=turn, report=report)
-    if turn.failure:
-        return replace(_failed(draft, turn, now), failure=_reported_failure(view))
-    told = _next(draft, recovery, deadlines, now)
+    told = _failed(draft, turn, now) if turn.failure else _next(draft, recovery, deadlines, now)
     # A report stays until the next attempt's: its failure is told also when the retry is due already.
-    return replace(told, failure=told.failure or _reported_failure(view))
+    return replace(told, failure=told.failure or _reported_failure(view), joined=_has_joined(view, report))
+
+
+def _has_joined(view: EngineView, report: contract.EngineReport | None) -> bool:
+    """Say whether Ray has all nodes of an engine: by the report, and before there is one by Ray's own list."""
+    seen = view.ray is not None and tuple(sorted((gpus for _, gpus in view.ray.gpus), reverse=True)) == view.sizes
+    return view.all_running and (seen or bool(report and report.timings.ray_nodes_joined))
 
 
 def _reported_failure(view: EngineView) -> Failure | None:
@@ -311,14 +315,22 @@ def _waiting_for_pods(draft: _Draft) -> EngineStep:
 def _bootstrap(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
     ray = draft.view.ray or RayView(error="not asked yet")
     if not ray.session:
-        message = f"the Ray head of {draft.view.cluster.name} does not answer: {ray.error}"
-        return _waiting_for_ray(draft, Reason.RAY_UNREACHABLE, message, deadlines, now)
+        return _waiting_for_head(draft, ray.error, deadlines, now)
     if ray.job is None:
-        return _join(draft, ray, deadlines, now)
+        # Not only when Ray has all its nodes: the job waits for them itself, and its start takes seconds.
+        replica = _placing(draft, "submitting the bootstrap job")
+        return EngineStep(replica=replica, submit=True, requeue_after=JOB_INTERVAL)
     if failure := _job_failure(draft, ray.job, recovery, now):
         return _newly_failed(draft, failure, recovery, now)
-    replica = draft.replica(EngineState.PLACING, Reason.PLACING, f"bootstrap job {ray.job.status.lower()}")
-    return EngineStep(replica=replica, requeue_after=JOB_INTERVAL, joined=True)
+    replica = _placing(draft, f"bootstrap job {ray.job.status.lower()}")
+    return EngineStep(replica=replica, requeue_after=JOB_INTERVAL)
+
+
+def _placing(draft: _Draft, message: str) -> EngineReplica:
+    """Give the entry of an engine that the job is about to place, or whose Ray nodes the job still waits for."""
+    if _has_joined(draft.view, draft.report):
+        return draft.replica(EngineState.PLACING, Reason.PLACING, message)
+    return draft.replica(EngineState.PENDING, Reason.WAITING_FOR_RAY_NODES, message)
 
 
 def _job_failure(draft: _Draft, job: JobView, recovery: Recovery, now: datetime.datetime) -> Failure | None:
@@ -331,27 +343,14 @@ def _job_failure(draft: _Draft, job: JobView, recovery: Recovery, now: datetime.
     return None
 
 
-def _waiting_for_ray(
-    draft: _Draft, reason: Reason, message: str, deadlines: contract.Deadlines, now: datetime.datetime
-) -> EngineStep:
-    """Wait for the head or the nodes: often at first, then seldom, with the engine called stalled."""
+def _waiting_for_head(draft: _Draft, error: str, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
+    """Wait for the head: often at first, then seldom, with the engine called stalled."""
     started = [parse_time(pod.started_at) for pod in draft.view.pods]
     since = max((instant for instant in started if instant), default=now)
     late = (now - since).total_seconds() > deadlines.ray_nodes
-    replica = draft.replica(EngineState.PENDING, reason, message)
+    message = f"the Ray head of {draft.view.cluster.name} does not answer: {error}"
+    replica = draft.replica(EngineState.PENDING, Reason.RAY_UNREACHABLE, message)
     return EngineStep(replica=replica, requeue_after=LATE_INTERVAL if late else READ_INTERVAL, lasting=late)
-
-
-def _join(draft: _Draft, ray: RayView, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
-    found = tuple(sorted((gpus for _, gpus in ray.gpus), reverse=True))
-    if found != draft.view.sizes:
-        message = (
-            f"Ray lists GPU nodes of {_sizes(found)}, expected {_sizes(draft.view.sizes)}; "
-            "a pod that runs but does not join has its reason in its own log"
-        )
-        return _waiting_for_ray(draft, Reason.WAITING_FOR_RAY_NODES, message, deadlines, now)
-    replica = draft.replica(EngineState.PLACING, Reason.PLACING, "submitting the bootstrap job")
-    return EngineStep(replica=replica, submit=True, requeue_after=JOB_INTERVAL, joined=True)
 
 
 def _coming_up(
@@ -375,13 +374,15 @@ def _coming_up(
             now,
         )
         return _newly_failed(draft, failure, recovery, now)
-    state, reason, message = _PHASES[report.phase]
-    replica = draft.replica(state, reason, report.message or message)
-    return EngineStep(replica=replica, requeue_after=left, joined=True)
+    if report.phase is contract.Phase.PLACING:
+        replica = _placing(draft, report.message or "its ranks are being placed")
+    else:
+        state, reason, message = _PHASES[report.phase]
+        replica = draft.replica(state, reason, report.message or message)
+    return EngineStep(replica=replica, requeue_after=left)
 
 
 _PHASES = {
-    contract.Phase.PLACING: (EngineState.PLACING, Reason.PLACING, "its ranks are being placed"),
     contract.Phase.LOADING: (EngineState.LOADING, Reason.LOADING, "vLLM starts its ranks and loads the model"),
     contract.Phase.DRAINING: (EngineState.DRAINING, Reason.DRAINING, "it takes no new requests"),
     contract.Phase.STOPPED: (EngineState.STOPPED, Reason.DRAINING, "it was stopped"),
@@ -393,7 +394,7 @@ def _serving(draft: _Draft, report: contract.EngineReport, recovery: Recovery, n
     if lost := _lost(view, report):
         return _newly_failed(draft, _failure(view, *lost, report.attempt, now), recovery, now)
     if _lead_ready(view):
-        return EngineStep(replica=draft.replica(EngineState.SERVING, Reason.SERVING, ""), joined=True)
+        return EngineStep(replica=draft.replica(EngineState.SERVING, Reason.SERVING, ""))
     lead = view.lead
     since = max(
         (parse_time(lead.ready_changed_at) if lead else None) or now,
@@ -410,7 +411,7 @@ def _serving(draft: _Draft, report: contract.EngineReport, recovery: Recovery, n
         )
         return _newly_failed(draft, failure, recovery, now)
     replica = draft.replica(EngineState.LOADING, Reason.NOT_SERVING, "the lead pod is not ready yet")
-    return EngineStep(replica=replica, requeue_after=left, joined=True)
+    return EngineStep(replica=replica, requeue_after=left)
 
 
 def _lost(view: EngineView, report: contract.EngineReport) -> tuple[Reason, str] | None:
@@ -449,12 +450,12 @@ def _failed(draft: _Draft, turn: Turn, now: datetime.datetime) -> EngineStep:
     assert turn.failure is not None  # noqa: S101 - the caller looked
     if turn.retry_at is None:
         replica = draft.replica(EngineState.FAILED, turn.failure.reason, turn.failure.message)
-        return EngineStep(replica=replica, lasting=True, joined=True)
+        return EngineStep(replica=replica, lasting=True)
     left = max(0.0, (turn.retry_at - now).total_seconds())
     replica = draft.replica(
         EngineState.FAILED, turn.failure.reason, turn.failure.message, retry_at=format_time(turn.retry_at)
     )
-    return EngineStep(replica=replica, requeue_after=left + 0.05, joined=True)
+    return EngineStep(replica=replica, requeue_after=left + 0.05)
 
 
 def _newly_failed(draft: _Draft, failure: Failure, recovery: Recovery, now: datetime.datetime) -> EngineStep:
@@ -467,7 +468,6 @@ def _newly_failed(draft: _Draft, failure: Failure, recovery: Recovery, now: date
         replica=told.replica,
         requeue_after=told.requeue_after,
         lasting=told.lasting,
-        joined=told.joined,
         failure=failure,
     )
 
@@ -531,7 +531,3 @@ def _timings(view: EngineView, report: contract.EngineReport | None) -> Timings:
         loaded=told.loaded,
         first_token=told.first_token,
     )
-
-
-def _sizes(sizes: Sequence[int]) -> str:
-    return " + ".join(str(size) for size in sizes) + " GPUs" if sizes else "none"

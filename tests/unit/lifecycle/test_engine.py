@@ -9,7 +9,7 @@ import pytest
 from tests.unit.lifecycle import views
 from tests.unit.lifecycle.views import advance, at, engine, job, later, pod, pods, ray, report, running, turn
 
-from vllm_bootstrap.contract import FATAL, FailureReason, Phase
+from vllm_bootstrap.contract import FATAL, FailureReason, Phase, TimingsReport
 from vllm_operator.api.status import EngineReplica, EngineState, Failure, Reason
 from vllm_operator.lifecycle.engine import EngineStep, EngineView, needs_ray
 
@@ -89,37 +89,36 @@ COMING_UP = (
     Case("Ray was not asked", engine(), P, Reason.RAY_UNREACHABLE, "not asked yet", requeue=0.5),
     Case(
         "Ray does not answer",
-        engine(ray=ray(session="", error="http://10.0.0.1:8265: refused")),
+        engine(ray=ray(session="", gpus=(), error="http://10.0.0.1:8265: refused")),
         P,
         Reason.RAY_UNREACHABLE,
         "refused",
         requeue=0.5,
     ),
-    # aibrix#228: vLLM must not start before the Ray workers have joined
-    Case(
-        "a Ray node is missing",
-        engine(ray=ray(gpus=(("ray-lead", 1),))),
-        P,
-        Reason.WAITING_FOR_RAY_NODES,
-        "GPU nodes of 1 GPUs, expected 1 + 1 GPUs",
-        requeue=0.5,
-    ),
-    Case("no Ray node", engine(ray=ray(gpus=())), P, Reason.WAITING_FOR_RAY_NODES, "of none, expected", requeue=0.5),
+    # The job waits for the nodes: its own start takes as long as theirs.
+    Case("no Ray node", engine(ray=ray(gpus=())), P, Reason.WAITING_FOR_RAY_NODES, "submitting", 1, submit=True),
     Case(
         "a Ray node too many",
         engine(ray=ray(gpus=(("a", 1), ("b", 1), ("c", 1)))),
         P,
         Reason.WAITING_FOR_RAY_NODES,
-        "1 + 1 + 1 GPUs, expected 1 + 1 GPUs",
-        requeue=0.5,
+        "submitting",
+        requeue=1,
+        submit=True,
     ),
+    # aibrix#228: vLLM must not start before the Ray workers have joined
     Case(
-        "a Ray node of another size",
-        engine(ray=ray(gpus=(("a", 2), ("b", 1)))),
+        "the job waits for nodes",
+        engine(
+            report=report(
+                Phase.PLACING, ranks=(), timings=TimingsReport(), message="0 of 1 worker pods have joined Ray"
+            ),
+            ray=ray(gpus=()),
+        ),
         P,
         Reason.WAITING_FOR_RAY_NODES,
-        "2 + 1 GPUs, expected 1 + 1 GPUs",
-        requeue=0.5,
+        "0 of 1 worker pods have joined",
+        2150,
     ),
     Case("joined", engine(ray=ray()), PL, Reason.PLACING, "submitting", requeue=1, submit=True, joined=True),
     Case("job waits", engine(ray=job("PENDING")), PL, Reason.PLACING, "job pending", requeue=1, joined=True),

@@ -160,8 +160,8 @@ def test_from_nothing_to_serving_and_back() -> None:
 
     look(0)
     look(10, pods=views.pods(started=5))
-    look(11, ray=views.ray(gpus=()))
-    look(12, ray=views.ray())
+    look(11, ray=views.ray(session="", gpus=(), error="refused"))
+    look(12, ray=views.ray(gpus=()))
     look(13, ray=views.job("RUNNING"))
     look(14, report=views.report(Phase.PLACING, time=views.at(14), ranks=()), ray=None)
     look(20, report=views.report(Phase.LOADING, time=views.at(20)))
@@ -176,7 +176,7 @@ def test_from_nothing_to_serving_and_back() -> None:
         ("Pending", 1),
         ("Pending", 1),
         ("Pending", 1),
-        ("Placing", 1),
+        ("Pending", 1),
         ("Placing", 1),
         ("Placing", 1),
         ("Loading", 1),

@@ -107,6 +107,7 @@ def report(phase: contract.Phase = contract.Phase.SERVING, **changes: Any) -> co
         sequence=1,
         phase=phase,
         time=at(-10),
+        timings=contract.TimingsReport(ray_nodes_joined=at(-20)),
         ranks=ranks(),
         placement_groups=(contract.PlacementGroupReport(name="pg", id="1", strategy="PACK", state="CREATED"),),
     )

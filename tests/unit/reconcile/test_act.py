@@ -145,8 +145,6 @@ async def test_a_ray_head_that_does_not_answer_ends_no_round() -> None:
     world = World()
     await world.round()
     world.start_pods()
-    await world.round()
-    world.join_ray()
 
     async def refuse(*_: Any) -> str:
         from vllm_operator.clients.ray import RayError  # noqa: PLC0415

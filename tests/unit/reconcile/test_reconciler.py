@@ -70,15 +70,22 @@ async def test_from_apply_to_serving() -> None:
     world = World()
     await world.round()
     world.start_pods()
+    world.ray.error = "refused"
     await world.round()
-    assert world.engines["engine-0"]["reason"] == "WaitingForRayNodes"
+    assert world.engines["engine-0"]["reason"] == "RayUnreachable"
     assert world.again == 0.5
     assert not world.ray.plans
-    world.join_ray()
+    world.ray.error = ""
     await world.round(0.5)
-    assert len(world.ray.plans) == 1
+    assert len(world.ray.plans) == 1, "the job waits for the nodes"
+    world.report(Phase.PLACING, message="0 of 2 have joined", timings=contract.TimingsReport())
+    await world.round()
+    assert world.engines["engine-0"]["reason"] == "WaitingForRayNodes"
+    assert world.condition("RayClustersReady")["status"] == "False"
+    world.report(Phase.PLACING)
     await world.round()
     assert world.engines["engine-0"]["state"] == "Placing"
+    assert world.condition("RayClustersReady")["status"] == "True"
     world.report(Phase.LOADING)
     await world.round()
     assert world.engines["engine-0"]["state"] == "Loading"
@@ -108,6 +115,7 @@ async def test_status_while_waiting_is_written_once_for_each_change() -> None:
     world = World()
     await world.round()
     world.start_pods()
+    world.ray.error = "refused"
     await world.round()
     for _ in range(5):
         assert await world.round(0.5) == []
