@@ -53,6 +53,7 @@ ANSWER_SECONDS = 15.0
 
 END_SECONDS = 20.0
 GUARD_SECONDS = 8.0
+HEAD_START_SECONDS = 3.0
 SWEEP_SECONDS = 20.0
 PREFLIGHT_SECONDS = 120.0
 SUPERVISOR_SECONDS = 90.0
@@ -103,6 +104,8 @@ class Attempt:
         LOG.info(
             "placed %s: %s", group.name, ", ".join(f"rank {place.rank} in bundle {place.bundle}" for place in ranks)
         )
+        # Its launcher imports vLLM, and that is what everything waits for: the preflight's workers start after it.
+        ray.wait([supervisor.describe.remote()], timeout=HEAD_START_SECONDS)
         found = self._look(group, ranks)
         LOG.info("preflight done")
         for warning in judge(plan, found):
