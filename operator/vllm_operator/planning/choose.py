@@ -1,0 +1,297 @@
+"""Which GPUs, and how many: candidates with a verdict each, and the one that is taken.
+
+What the user said is never overruled: explicit sizes are checked, and only what was left out is chosen.  Of what fits,
+the user's order of accelerators comes first, then the cost; so a small model leaves the large GPUs alone.  Tensor
+parallel stays inside a node where it can, pipeline parallel goes over nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from vllm_operator.api.spec import Strategy
+from vllm_operator.planning import rules
+from vllm_operator.planning.catalogue import Catalogue, is_product
+from vllm_operator.planning.eligibility import PodRules
+from vllm_operator.planning.facts import ModelFacts
+from vllm_operator.planning.inventory import GpuNode
+from vllm_operator.planning.proof import Seating, Verdict
+from vllm_operator.planning.sizing import Load, RankNeed, Sizing
+
+GIB = 1024**3
+MAX_PIPELINE = 64
+_ORDER = {Verdict.FITS: 0, Verdict.NOT_NOW: 1, Verdict.NEVER: 2}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AcceleratorWish:
+    """One of the alternatives that the user named.
+
+    Attributes
+    ----------
+    product
+        Pattern for the product, or empty.
+    kind
+        A class of the catalogue, or empty.
+    memory
+        Least bytes of one GPU.
+    """
+
+    product: str = ""
+    kind: str = ""
+    memory: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wish:
+    """What the user said; ``None`` is what may be chosen.
+
+    Attributes
+    ----------
+    gpus_per_pod
+        GPUs of each pod.
+    accelerators
+        Alternatives in order; none means any.
+    """
+
+    tensor: int | None = None
+    pipeline: int | None = None
+    strategy: Strategy = Strategy.PACK
+    gpus_per_pod: int | None = None
+    accelerators: tuple[AcceleratorWish, ...] = ()
+    pod_rules: PodRules = field(default_factory=PodRules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One way to place an engine.
+
+    Attributes
+    ----------
+    sizes
+        GPUs of each pod.
+    need
+        The neediest rank; ``None`` when the model is not known.
+    cached_tokens
+        Tokens that the cache of the neediest rank holds.
+    cost
+        Of all GPUs, an hour.
+    preference
+        Place of the accelerator in the user's list.
+    warning
+        What may go wrong although it can be placed.
+    """
+
+    product: str
+    tensor: int
+    pipeline: int
+    sizes: tuple[int, ...]
+    verdict: Verdict
+    reason: str
+    seats: tuple[str, ...] = ()
+    need: RankNeed | None = None
+    cached_tokens: int = 0
+    cost: float = 0.0
+    preference: int = 0
+    warning: str = ""
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the engine."""
+        return self.tensor * self.pipeline
+
+    def warned(self, text: str) -> Candidate:
+        """Give the same with one warning more."""
+        return replace(self, warning="; ".join(part for part in (self.warning, text) if part))
+
+    @property
+    def rank(self) -> tuple[object, ...]:
+        """Sort key: the best first."""
+        return (
+            _ORDER[self.verdict],
+            self.preference,
+            round(self.cost, 6),
+            self.pipeline,
+            len(self.sizes),
+            self.product,
+            self.tensor,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """All candidates, the best first."""
+
+    candidates: tuple[Candidate, ...]
+
+    @property
+    def best(self) -> Candidate | None:
+        """The one that is taken, whether it fits now or is waited for."""
+        return next((item for item in self.candidates if item.verdict is not Verdict.NEVER), None)
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict of the best."""
+        return self.best.verdict if self.best else Verdict.NEVER
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+        if self.best:
+            return self.best.reason
+        return self.candidates[0].reason if self.candidates else "no node has a GPU"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Fleet:
+    """The nodes of one product."""
+
+    product: str
+    memory: int
+    price: float
+    preference: int
+    seating: Seating
+
+
+def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Choice:
+    """Give every way to place an engine that is worth looking at.
+
+    Parameters
+    ----------
+    facts
+        ``None`` when nothing is known of the model: then sizes that were left out are 1.
+    """
+    by_product: dict[str, list[GpuNode]] = {}
+    for node in nodes:
+        if node.gpus > 0:
+            by_product.setdefault(node.product, []).append(node)
+    found: list[Candidate] = []
+    for product, members in sorted(by_product.items()):
+        memory = catalogue.memory(product, min(node.memory for node in members))
+        preference = _preference(wish, product, memory, catalogue)
+        if preference is not None:
+            price = catalogue.price(product, memory)
+            seating = Seating(members, wish.pod_rules)
+            fleet = _Fleet(product=product, memory=memory, price=price, preference=preference, seating=seating)
+            found += _of_fleet(wish, facts, load, fleet)
+    if by_product and not found:
+        found = [_none(wish, load, sorted(by_product))]
+    return Choice(candidates=tuple(sorted(found, key=lambda item: item.rank)))
+
+
+def _preference(wish: Wish, product: str, memory: int, catalogue: Catalogue) -> int | None:
+    """Give the place of a product in the user's list; ``None`` when it is not wanted."""
+    if not wish.accelerators:
+        return 0
+    kind = catalogue.find(product)
+    for place, wanted in enumerate(wish.accelerators):
+        named = not wanted.product or is_product(wanted.product, product)
+        classed = not wanted.kind or (kind is not None and wanted.kind in kind.classes)
+        if named and classed and memory >= wanted.memory:
+            return place
+    return None
+
+
+def _of_fleet(wish: Wish, facts: ModelFacts | None, load: Load, fleet: _Fleet) -> list[Candidate]:
+    if facts is None:
+        return [_place(wish, fleet, wish.tensor or 1, wish.pipeline or 1)]
+    candidates = []
+    tensors = _tensors(wish, facts, fleet)
+    for tensor in tensors:
+        sizing = Sizing(facts, load, tensor)
+        # Pipeline parallel is for what one node cannot hold: only with as much tensor parallel as there can be.
+        longest = min(MAX_PIPELINE, len(facts.layers)) if tensor == tensors[-1] else 1
+        pipeline = wish.pipeline or _pipeline(sizing, load, fleet.memory, longest)
+        if pipeline:
+            candidates.append(_judge(_place(wish, fleet, tensor, pipeline), facts, sizing, load, fleet.memory))
+    return candidates
+
+
+def _tensors(wish: Wish, facts: ModelFacts, fleet: _Fleet) -> list[int]:
+    if wish.tensor:
+        return [wish.tensor]
+    sizes = [size for size in range(1, fleet.seating.largest + 1) if not rules.faults(facts, tensor=size, pipeline=1)]
+    return sizes or [1]
+
+
+def _pipeline(sizing: Sizing, load: Load, memory: int, longest: int) -> int:
+    """Give the smallest pipeline size with which every rank has room, 0 when there is none."""
+    if not memory:
+        return 1
+    budget = memory * load.gpu_memory_utilization
+    for pipeline in range(1, longest + 1):
+        if max(need.total(load.max_model_len) for need in sizing.needs(pipeline)) <= budget:
+            return pipeline
+    return 0
+
+
+def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
+    """Give the pods and the proof for them: of the shapes that the user left open the first that fits."""
+    shapes = [pod_sizes(tensor * pipeline, per_pod) for per_pod in _per_pod(wish, fleet, tensor, pipeline)]
+    proofs = [(shape, fleet.seating.prove(shape, wish.strategy)) for shape in shapes]
+    sizes, proof = min(proofs, key=lambda item: _ORDER[item[1].verdict])
+    return Candidate(
+        product=fleet.product,
+        tensor=tensor,
+        pipeline=pipeline,
+        sizes=sizes,
+        verdict=proof.verdict,
+        reason=proof.reason,
+        seats=proof.seats,
+        cost=tensor * pipeline * fleet.price,
+        preference=fleet.preference,
+        warning=f"a tensor group of {tensor} lies in more than one pod" if any(size % tensor for size in sizes) else "",
+    )
+
+
+def _per_pod(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> list[int]:
+    world = tensor * pipeline
+    if wish.gpus_per_pod:
+        return [min(wish.gpus_per_pod, world)]
+    if wish.strategy is Strategy.STRICT_PACK:
+        return [world]
+    if wish.strategy in (Strategy.SPREAD, Strategy.STRICT_SPREAD):
+        return [1]
+    largest = max(1, min(world, fleet.seating.largest))
+    # Whole tensor groups in each pod: their traffic is the heaviest there is.
+    whole = [size for size in range(largest, 0, -1) if size % tensor == 0]
+    return whole or [largest]
+
+
+def pod_sizes(world: int, per_pod: int) -> tuple[int, ...]:
+    """Give the GPUs of each pod: as many whole ones as there are, and a smaller one for the rest."""
+    whole, rest = divmod(world, per_pod)
+    return (per_pod,) * whole + ((rest,) if rest else ())
+
+
+def _judge(candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, memory: int) -> Candidate:
+    """Hold a candidate against the model: vLLM's rules, and the memory of the neediest rank."""
+    if faults := rules.faults(facts, tensor=candidate.tensor, pipeline=candidate.pipeline):
+        return replace(candidate, verdict=Verdict.NEVER, reason="; ".join(faults), seats=())
+    needs = sizing.needs(candidate.pipeline)
+    need = max(needs, key=lambda item: item.total(load.max_model_len))
+    budget = memory * load.gpu_memory_utilization
+    tokens = min(item.cached_tokens(budget, load.max_model_len) for item in needs)
+    judged = replace(candidate, need=need, cached_tokens=tokens)
+    if not memory:
+        return judged.warned(f"the memory of {candidate.product or 'these GPUs'} is not known")
+    if need.weights > memory:
+        told = f"the weights of a rank ({need.weights / GIB:.1f} GiB) are more than a GPU has ({memory / GIB:.0f} GiB)"
+        return replace(judged, verdict=Verdict.NEVER, reason=told, seats=())
+    if need.total(load.max_model_len) > budget:
+        return judged.warned(
+            f"a rank needs {need.total(load.max_model_len) / GIB:.1f} GiB for one request of {load.max_model_len} "
+            f"tokens, vLLM may use {budget / GIB:.1f} GiB"
+        )
+    return judged
+
+
+def _none(wish: Wish, load: Load, products: Sequence[str]) -> Candidate:
+    there = ", ".join(product or "GPUs without a product label" for product in products)
+    if wish.accelerators:
+        reason = f"no node has one of the accelerators that are asked for; there are {there}"
+    else:
+        reason = f"no number of GPUs of a kind holds the model with one request of {load.max_model_len} tokens: {there}"
+    tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
+    return Candidate(product="", tensor=tensor, pipeline=pipeline, sizes=(), verdict=Verdict.NEVER, reason=reason)

@@ -1,0 +1,113 @@
+"""Whether the scheduler would put a GPU pod on a node at all: selectors, required node affinity, taints, cordons.
+
+The same rules as kube-scheduler's NodeAffinity, TaintToleration and NodeUnschedulable, read out of the same objects.  A
+reason that goes away by itself (a cordon, a node that is not ready) is told apart from one that somebody must change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vllm_operator.planning.inventory import GpuNode, Taint
+
+REPELLING = ("NoSchedule", "NoExecute")
+PASSING_TAINTS = (
+    "node.kubernetes.io/not-ready",
+    "node.kubernetes.io/unreachable",
+    "node.kubernetes.io/unschedulable",
+    "node.kubernetes.io/disk-pressure",
+    "node.kubernetes.io/memory-pressure",
+    "node.kubernetes.io/pid-pressure",
+    "node.kubernetes.io/network-unavailable",
+    "node.cloudprovider.kubernetes.io/uninitialized",
+)
+"""Taints that Kubernetes sets and takes away by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PodRules:
+    """What a CR says of the nodes of its GPU pods, in the form of a pod's spec."""
+
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: Sequence[Mapping[str, Any]] = ()
+    affinity: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Obstacle:
+    """Why a node is out of the question.
+
+    Attributes
+    ----------
+    passing
+        It may go away without anybody changing the CR or the node's labels and taints.
+    """
+
+    reason: str
+    passing: bool = False
+
+
+def obstacle(node: GpuNode, rules: PodRules) -> Obstacle | None:
+    """Say what keeps a GPU pod from a node; ``None`` when nothing does."""
+    for key, value in sorted(rules.node_selector.items()):
+        if node.labels.get(key) != value:
+            return Obstacle(reason=f"nodeSelector {key}={value} does not match")
+    if not _affinity_matches(node, rules.affinity):
+        return Obstacle(reason="the required node affinity does not match")
+    for taint in node.taints:
+        if taint.effect in REPELLING and not any(tolerates(item, taint) for item in rules.tolerations):
+            passing = taint.key in PASSING_TAINTS
+            return Obstacle(reason=f"taint {taint} is not tolerated", passing=passing)
+    if not node.schedulable:
+        return Obstacle(reason="the node is cordoned", passing=True)
+    return None
+
+
+def tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
+    """Say whether a toleration covers a taint."""
+    if toleration.get("effect") not in (None, "", taint.effect):
+        return False
+    operator, key = toleration.get("operator") or "Equal", toleration.get("key") or ""
+    if not key:
+        return operator == "Exists"
+    if key != taint.key:
+        return False
+    return operator == "Exists" or (toleration.get("value") or "") == taint.value
+
+
+def _affinity_matches(node: GpuNode, affinity: Mapping[str, Any] | None) -> bool:
+    required = ((affinity or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    if not required:
+        return True
+    # Terms are alternatives; a term without expressions matches nothing.
+    return any(_term_matches(node, term) for term in required.get("nodeSelectorTerms") or ())
+
+
+def _term_matches(node: GpuNode, term: Mapping[str, Any]) -> bool:
+    expressions = [(item, node.labels) for item in term.get("matchExpressions") or ()]
+    expressions += [(item, {"metadata.name": node.name}) for item in term.get("matchFields") or ()]
+    return bool(expressions) and all(_expression_matches(item, values) for item, values in expressions)
+
+
+def _expression_matches(expression: Mapping[str, Any], values: Mapping[str, str]) -> bool:
+    found = values.get(str(expression.get("key")))
+    wanted = [str(value) for value in expression.get("values") or ()]
+    answers = {
+        "In": found in wanted,
+        "NotIn": found not in wanted,
+        "Exists": found is not None,
+        "DoesNotExist": found is None,
+        "Gt": _difference(found, wanted) > 0,
+        "Lt": _difference(found, wanted) < 0,
+    }
+    return answers.get(str(expression.get("operator")), False)
+
+
+def _difference(found: str | None, wanted: Sequence[str]) -> int:
+    """Compare two whole numbers; what is none matches neither Gt nor Lt."""
+    try:
+        return int(found or "") - int(wanted[0])
+    except (ValueError, IndexError):
+        return 0

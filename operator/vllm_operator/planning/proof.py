@@ -1,0 +1,166 @@
+"""Whether the pods of an engine can be seated on the nodes, proved before any of them is made.
+
+Nobody else says so in time: a pod that cannot be scheduled waits for ever, and vLLM waits half an hour for its
+placement group.  Three answers: it fits now; not now, because somebody holds the GPUs or a node is away; never, on the
+nodes that there are.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush, nsmallest
+
+from vllm_operator.api.spec import Strategy
+from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle
+from vllm_operator.planning.inventory import GpuNode
+
+NAMED = 4
+"""So many nodes are named in a reason; of more only the number is told."""
+
+
+class Verdict(enum.StrEnum):
+    """Whether something can be placed."""
+
+    FITS = "Fits"
+    NOT_NOW = "NotNow"
+    NEVER = "Never"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """The answer, and why.
+
+    Attributes
+    ----------
+    seats
+        The node of each pod, in the order of the sizes that were asked for; empty unless it fits.
+    """
+
+    verdict: Verdict
+    reason: str
+    seats: tuple[str, ...] = ()
+
+
+class Seating:
+    """Nodes of one product, looked at once, for any number of questions.
+
+    Parameters
+    ----------
+    nodes
+        The nodes.
+    rules
+        What the CR says of its nodes.
+    """
+
+    def __init__(self, nodes: Sequence[GpuNode], rules: PodRules) -> None:
+        with_gpus = [node for node in nodes if node.gpus > 0]
+        self._obstacles = {node.name: obstacle(node, rules) for node in with_gpus}
+        self._nodes = with_gpus
+        self._reachable = [node for node in with_gpus if _passing(self._obstacles[node.name])]
+        self._free = _by_room({n.name: n.free for n in with_gpus if self._obstacles[n.name] is None})
+        self._whole = _by_room({node.name: node.gpus for node in self._reachable})
+
+    @property
+    def largest(self) -> int:
+        """GPUs of the largest node that may be used, now or later."""
+        return next(iter(self._whole.values()), 0)
+
+    def prove(self, sizes: Sequence[int], strategy: Strategy) -> Proof:
+        """Say whether pods of these sizes can be seated.
+
+        Parameters
+        ----------
+        sizes
+            GPUs of each pod.  All but the smallest ones are of one size; for these taking the emptiest node first is
+            exact.
+        strategy
+            STRICT_SPREAD seats every pod on a node of its own; the other strategies have become sizes already.
+        """
+        apart = strategy is Strategy.STRICT_SPREAD
+        if seats := seat(sizes, self._free, apart=apart):
+            reason = f"{_pods(sizes)} on {_count(len(set(seats)), 'node')}"
+            return Proof(verdict=Verdict.FITS, reason=reason, seats=seats)
+        wish = f"{strategy} of {_count(sum(sizes), 'GPU')}"
+        if seat(sizes, self._whole, apart=apart):
+            lack = _lack(sizes, self._free, apart=apart)
+            held = _held(self._reachable, self._obstacles)
+            return Proof(verdict=Verdict.NOT_NOW, reason=f"{wish} does not fit now: {lack}{held}")
+        lack = _lack(sizes, self._whole, apart=apart)
+        excluded = _excluded(self._nodes, self._obstacles)
+        return Proof(verdict=Verdict.NEVER, reason=f"{wish} cannot fit: {lack}{excluded}")
+
+
+def prove(sizes: Sequence[int], strategy: Strategy, nodes: Sequence[GpuNode], rules: PodRules) -> Proof:
+    """Say whether pods of these sizes can be seated on nodes of one product; see :meth:`Seating.prove`."""
+    return Seating(nodes, rules).prove(sizes, strategy)
+
+
+def seat(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool) -> tuple[str, ...]:
+    """Seat pods on nodes, the largest first, each on the node that has most left; empty when they do not fit.
+
+    Ties go to the first name, so that equal questions have equal answers.
+    """
+    # A pod goes to one of the emptiest nodes: of so many pods none reaches further.
+    heap = [(-gpus, name) for name, gpus in nsmallest(len(sizes), free.items(), key=lambda item: (-item[1], item[0]))]
+    heapify(heap)
+    seats: dict[int, str] = {}
+    for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
+        if not heap or -heap[0][0] < sizes[index]:
+            return ()
+        left, seats[index] = heappop(heap)
+        if not apart:
+            heappush(heap, (left + sizes[index], seats[index]))
+    return tuple(seats[index] for index in range(len(sizes)))
+
+
+def _by_room(room: Mapping[str, int]) -> dict[str, int]:
+    return dict(sorted(room.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _lack(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool) -> str:
+    if not any(free.values()):
+        return "no node has a free GPU that this engine may use"
+    largest = max(sizes)
+    best = max(sorted(free), key=lambda name: free[name])
+    if free[best] < largest:
+        return f"the largest node, {best}, has {free[best]}, a pod needs {largest}"
+    offered = [name for name in free if free[name] >= min(sizes)]
+    if apart and len(offered) < len(sizes):
+        return f"{len(sizes)} nodes are needed, {len(offered)} have a GPU ({_names(offered)})"
+    return f"{_pods(sizes)} do not go into {_names([f'{name} {free[name]}' for name in sorted(free)])}"
+
+
+def _held(nodes: Sequence[GpuNode], obstacles: Mapping[str, Obstacle | None]) -> str:
+    busy = [f"{node.name} {node.used} of {node.gpus}" for node in nodes if node.used]
+    away = [f"{node.name}: {found.reason}" for node in nodes if (found := obstacles[node.name])]
+    told = [f"; held by other pods: {_names(busy)}"] if busy else []
+    return "".join([*told, *([f"; {_names(away)}"] if away else [])])
+
+
+def _excluded(nodes: Sequence[GpuNode], obstacles: Mapping[str, Obstacle | None]) -> str:
+    reasons = Counter(
+        found.reason for node in nodes if node.gpus > 0 and (found := obstacles[node.name]) and not found.passing
+    )
+    return "".join(f"; {_count(number, 'node')} left out: {reason}" for reason, number in sorted(reasons.items()))
+
+
+def _passing(found: Obstacle | None) -> bool:
+    return found is None or found.passing
+
+
+def _pods(sizes: Sequence[int]) -> str:
+    counted = Counter(sizes)
+    parts = [f"{number} x {_count(size, 'GPU')}" for size, number in sorted(counted.items(), reverse=True)]
+    return f"{_count(len(sizes), 'pod')} ({' + '.join(parts)})"
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:NAMED])
+    return f"{shown} and {len(names) - NAMED} more" if len(names) > NAMED else shown
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" + ("" if number == 1 else "s")

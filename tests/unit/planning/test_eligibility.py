@@ -1,0 +1,87 @@
+"""Which nodes a GPU pod may go to: the scheduler's own rules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle, tolerates
+from vllm_operator.planning.inventory import GpuNode, Taint
+
+NODE = GpuNode(name="n", gpus=8, labels={"zone": "z1", "cores": "64"})
+SPOT = Taint(key="spot", value="yes", effect="NoSchedule")
+
+
+def affinity(**term: Any) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}}
+
+
+def label(key: str, operator: str, *values: str) -> dict[str, Any]:
+    return affinity(matchExpressions=[{"key": key, "operator": operator, "values": list(values)}])
+
+
+@pytest.mark.parametrize(
+    ("rules", "reason"),
+    [
+        (PodRules(), None),
+        (PodRules(node_selector={"zone": "z1"}), None),
+        (PodRules(node_selector={"zone": "z2"}), "nodeSelector zone=z2 does not match"),
+        (PodRules(node_selector={"pool": "a"}), "nodeSelector pool=a does not match"),
+        (PodRules(affinity={}), None),
+        (PodRules(affinity={"podAntiAffinity": {}}), None),
+        (PodRules(affinity=affinity()), "affinity"),
+        (PodRules(affinity=label("zone", "In", "z0", "z1")), None),
+        (PodRules(affinity=label("zone", "In", "z0")), "affinity"),
+        (PodRules(affinity=label("zone", "NotIn", "z0")), None),
+        (PodRules(affinity=label("pool", "NotIn", "a")), None),
+        (PodRules(affinity=label("zone", "NotIn", "z1")), "affinity"),
+        (PodRules(affinity=label("zone", "Exists")), None),
+        (PodRules(affinity=label("pool", "Exists")), "affinity"),
+        (PodRules(affinity=label("pool", "DoesNotExist")), None),
+        (PodRules(affinity=label("cores", "Gt", "32")), None),
+        (PodRules(affinity=label("cores", "Gt", "64")), "affinity"),
+        (PodRules(affinity=label("cores", "Lt", "65")), None),
+        (PodRules(affinity=label("zone", "Lt", "65")), "affinity"),
+        (PodRules(affinity=label("zone", "Resembles", "z1")), "affinity"),
+        (PodRules(affinity=affinity(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["n"]}])), None),
+    ],
+)
+def test_selectors_and_affinity(rules: PodRules, reason: str | None) -> None:
+    found = obstacle(NODE, rules)
+    assert (found is None) == (reason is None)
+    assert not found or (reason or "") in found.reason
+
+
+@pytest.mark.parametrize(
+    ("toleration", "covered"),
+    [
+        ({"key": "spot", "value": "yes"}, True),
+        ({"key": "spot", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}, True),
+        ({"key": "spot", "value": "no"}, False),
+        ({"key": "spot"}, False),
+        ({"key": "spot", "operator": "Exists"}, True),
+        ({"key": "spot", "operator": "Exists", "effect": "NoExecute"}, False),
+        ({"operator": "Exists"}, True),
+        ({"value": "yes"}, False),
+        ({"key": "other", "operator": "Exists"}, False),
+    ],
+)
+def test_tolerations(toleration: dict[str, str], covered: bool) -> None:
+    assert tolerates(toleration, SPOT) is covered
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        (GpuNode(name="n", gpus=1, taints=(SPOT,)), Obstacle(reason="taint spot=yes:NoSchedule is not tolerated")),
+        (GpuNode(name="n", gpus=1, taints=(Taint(key="x", effect="PreferNoSchedule"),)), None),
+        (GpuNode(name="n", gpus=1, schedulable=False), Obstacle(reason="the node is cordoned", passing=True)),
+        (
+            GpuNode(name="n", gpus=1, taints=(Taint(key="node.kubernetes.io/unreachable", effect="NoExecute"),)),
+            Obstacle(reason="taint node.kubernetes.io/unreachable:NoExecute is not tolerated", passing=True),
+        ),
+    ],
+)
+def test_taints_and_cordons(node: GpuNode, found: Obstacle | None) -> None:
+    assert obstacle(node, PodRules()) == found
