@@ -44,13 +44,13 @@ BLOCKED = [
     pytest.param(
         dummy("gpus-of-no-node", "dummy-tp", tensor=2, pipeline=4, strategy="STRICT_PACK"),
         "NoSuchGPUs",
-        r"STRICT_PACK needs a pod of 8 GPUs: the largest node, gpu-[ab], has 4",
+        r"STRICT_PACK of 8 GPUs cannot fit: the largest node, gpu-[ab], has 4, a pod needs 8; PACK would fit",
         id="GPUs that no node has",
     ),
     pytest.param(
         dummy("nodes-too-few", "dummy-tp", tensor=4, strategy="STRICT_SPREAD"),
         "NoSuchGPUs",
-        r"STRICT_SPREAD needs 4 nodes with a GPU: there are 2 \(gpu-a 4, gpu-b 4\)",
+        r"STRICT_SPREAD of 4 GPUs cannot fit: 4 nodes are needed, 2 have a GPU \(gpu-a, gpu-b\); SPREAD would fit",
         id="nodes too few for STRICT_SPREAD",
     ),
     pytest.param(

@@ -80,4 +80,6 @@ deadlines:
 recovery:
   backoffSeconds: {{ .Values.recovery.backoffSeconds }}
   maxBackoffSeconds: {{ .Values.recovery.maxBackoffSeconds }}
+accelerators:
+  {{- toYaml .Values.accelerators | nindent 2 }}
 {{- end }}

@@ -88,6 +88,73 @@ class ModelCache(ApiModel):
     )
 
 
+_COUNT = r"^[0-9]+(\.[0-9]+)?[KMBT]?$"
+
+
+class ModelFacts(ApiModel):
+    """What the planner cannot read itself: the size of the model, or its whole config.json."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule("has(self.parameters) || has(self.config)", "facts needs parameters or config"),
+        )
+    )
+
+    parameters: ShortText | None = Field(
+        default=None, pattern=_COUNT, description="Number of weights: 36B, 0.6B or 134515008."
+    )
+    active_parameters: ShortText | None = Field(
+        default=None, pattern=_COUNT, description="Weights that a token passes through, for a mixture of experts."
+    )
+    precision: ShortText | None = Field(
+        default=None,
+        pattern="^(bf16|fp16|fp32|fp8|int8|int4|nvfp4|mxfp4|mxfp8|awq|gptq)$",
+        description="How the weights are stored; bf16 when absent.",
+    )
+    context_length: int | None = Field(default=None, ge=1, le=2**31 - 1, description="Longest sequence of the model.")
+    checkpoint_bytes: int | None = Field(
+        default=None, ge=1, le=2**53, description="Size of all weights: metadata.total_size of the safetensors index."
+    )
+    config: FreeForm | None = Field(
+        default=None, description="Content of the model's config.json; exacter than a size."
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if self.parameters is None and self.config is None:
+            raise ValueError("facts needs parameters or config")
+        return self
+
+
+class AcceleratorChoice(ApiModel):
+    """A kind of GPU that will do."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "has(self.product) || has(self.class) || has(self.memoryGiB)",
+                "an accelerator needs a product, a class or memoryGiB",
+            ),
+        )
+    )
+
+    product: ShortText | None = Field(
+        default=None, description="Pattern (* and ?) for the product as its feature discovery labels it: *A100*."
+    )
+    accelerator_class: ShortText | None = Field(
+        default=None, alias="class", description="A class of the operator's accelerator catalogue."
+    )
+    memory_gib: int | None = Field(
+        default=None, alias="memoryGiB", ge=1, le=4096, description="Least memory of one GPU, in GiB."
+    )
+
+    @model_validator(mode="after")
+    def _says_something(self) -> Self:
+        if not (self.product or self.accelerator_class or self.memory_gib):
+            raise ValueError("an accelerator needs a product, a class or memoryGiB")
+        return self
+
+
 class Model(ApiModel):
     """The model that is served."""
 
@@ -121,6 +188,9 @@ class Model(ApiModel):
     )
     hf_token_secret: TokenSecret | None = Field(default=None, description="Hugging Face token for gated models.")
     cache: ModelCache | None = Field(default=None, description="Where an hf:// model is kept after its download.")
+    facts: ModelFacts | None = Field(
+        default=None, description="What the planner is to know of the model; without it sizes left out are 1."
+    )
 
     @model_validator(mode="after")
     def _hub_only(self) -> Self:
@@ -418,6 +488,12 @@ class VLLMDeploymentSpec(ApiModel):
         ),
     )
     placement: Placement = Field(default_factory=Placement, description="How ranks are laid out over pods and nodes.")
+    accelerators: list[AcceleratorChoice] = Field(
+        default_factory=list,
+        max_length=8,
+        description="Kinds of GPUs that will do, the preferred first; any when empty. An engine has GPUs of one kind.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
     vllm_config: VLLMConfig = Field(default_factory=VLLMConfig, description="What vLLM is told.", alias="vllmConfig")
     env: list[EnvVar] = Field(
         default_factory=list,

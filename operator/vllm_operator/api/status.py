@@ -51,6 +51,7 @@ class Reason(enum.StrEnum):
     INVALID_SPEC = "InvalidSpec"
     NAME_CONFLICT = "NameConflict"
     NO_SUCH_GPUS = "NoSuchGPUs"
+    WAITING_FOR_GPUS = "WaitingForGPUs"
     SECRET_NOT_FOUND = "SecretNotFound"  # noqa: S105
     CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound"
     CLAIM_NOT_FOUND = "ClaimNotFound"
@@ -184,6 +185,27 @@ class PodShape(ApiModel):
     gpus: Count
 
 
+class PlanMemory(ApiModel):
+    """Predicted memory of one rank, in MiB, and what it is good for."""
+
+    weights_mi_b: Count = Field(alias="weightsMiB")
+    margin_mi_b: Count = Field(alias="marginMiB", description="Activations, CUDA graphs, buffers: an estimate.")
+    cached_tokens: Count = Field(description="Tokens that the KV cache holds.")
+    max_model_len: Count = Field(description="Tokens of one request that was planned for.")
+    guessed: Message = Field(default="", description="What the model's facts did not say.")
+
+
+class PlanCandidate(ApiModel):
+    """A way to place an engine."""
+
+    accelerator: ShortText = ""
+    tensor: Count
+    pipeline: Count
+    gpus: Count
+    fits: bool
+    reason: Message = ""
+
+
 class PlanStatus(ApiModel):
     """What the operator chose, and why."""
 
@@ -193,8 +215,19 @@ class PlanStatus(ApiModel):
     strategy: ShortText = ""
     tensor: Count = 0
     pipeline: Count = 0
+    accelerator: ShortText = Field(default="", description="Product of the GPUs, where a label tells it.")
+    gpus: Count = Field(default=0, description="GPUs of one engine.")
+    warning: Message = Field(default="", description="What may go wrong although it can be placed.")
+    memory: PlanMemory | None = Field(
+        default=None, description="What the neediest rank needs, where the model is known."
+    )
     pod_shapes: Annotated[list[PodShape], Field(max_length=64)] = Field(
         default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
+    )
+    candidates: Annotated[list[PlanCandidate], Field(max_length=8)] = Field(
+        default_factory=list,
+        description="Ways to place an engine that were looked at, the best first.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
 
 

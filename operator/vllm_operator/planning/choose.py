@@ -7,7 +7,7 @@ parallel stays inside a node where it can, pipeline parallel goes over nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from vllm_operator.api.spec import Strategy
@@ -16,7 +16,7 @@ from vllm_operator.planning.catalogue import Catalogue, is_product
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.facts import ModelFacts
 from vllm_operator.planning.inventory import GpuNode
-from vllm_operator.planning.proof import Seating, Verdict
+from vllm_operator.planning.proof import Proof, Seating, Verdict
 from vllm_operator.planning.sizing import Load, RankNeed, Sizing
 
 GIB = 1024**3
@@ -71,6 +71,8 @@ class Candidate:
     ----------
     sizes
         GPUs of each pod.
+    selector
+        Node selector for the product; empty where no label tells it.
     need
         The neediest rank; ``None`` when the model is not known.
     cached_tokens
@@ -89,6 +91,7 @@ class Candidate:
     sizes: tuple[int, ...]
     verdict: Verdict
     reason: str
+    selector: Mapping[str, str] = field(default_factory=dict)
     seats: tuple[str, ...] = ()
     need: RankNeed | None = None
     cached_tokens: int = 0
@@ -111,6 +114,7 @@ class Candidate:
         return (
             _ORDER[self.verdict],
             self.preference,
+            any(size % self.tensor for size in self.sizes),
             round(self.cost, 6),
             self.pipeline,
             len(self.sizes),
@@ -148,6 +152,7 @@ class _Fleet:
     """The nodes of one product."""
 
     product: str
+    selector: Mapping[str, str]
     memory: int
     price: float
     preference: int
@@ -173,7 +178,14 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
         if preference is not None:
             price = catalogue.price(product, memory)
             seating = Seating(members, wish.pod_rules)
-            fleet = _Fleet(product=product, memory=memory, price=price, preference=preference, seating=seating)
+            fleet = _Fleet(
+                product=product,
+                selector=members[0].product_selector,
+                memory=memory,
+                price=price,
+                preference=preference,
+                seating=seating,
+            )
             found += _of_fleet(wish, facts, load, fleet)
     if by_product and not found:
         found = [_none(wish, load, sorted(by_product))]
@@ -228,16 +240,24 @@ def _pipeline(sizing: Sizing, load: Load, memory: int, longest: int) -> int:
 
 def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
     """Give the pods and the proof for them: of the shapes that the user left open the first that fits."""
-    shapes = [pod_sizes(tensor * pipeline, per_pod) for per_pod in _per_pod(wish, fleet, tensor, pipeline)]
-    proofs = [(shape, fleet.seating.prove(shape, wish.strategy)) for shape in shapes]
-    sizes, proof = min(proofs, key=lambda item: _ORDER[item[1].verdict])
+    tried: list[tuple[tuple[int, ...], Proof]] = []
+    for per_pod in _per_pod(wish, fleet, tensor, pipeline):
+        sizes = pod_sizes(tensor * pipeline, per_pod)
+        tried.append((sizes, fleet.seating.prove(sizes, wish.strategy)))
+        if tried[-1][1].verdict is Verdict.FITS:
+            break
+    sizes, proof = min(tried, key=lambda item: _ORDER[item[1].verdict])
+    reason = proof.reason
+    if proof.verdict is Verdict.NEVER:
+        reason += f"; {_remedy(wish, fleet, tensor, pipeline)}"
     return Candidate(
         product=fleet.product,
+        selector=fleet.selector,
         tensor=tensor,
         pipeline=pipeline,
         sizes=sizes,
         verdict=proof.verdict,
-        reason=proof.reason,
+        reason=reason,
         seats=proof.seats,
         cost=tensor * pipeline * fleet.price,
         preference=fleet.preference,
@@ -254,9 +274,21 @@ def _per_pod(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> list[int]
     if wish.strategy in (Strategy.SPREAD, Strategy.STRICT_SPREAD):
         return [1]
     largest = max(1, min(world, fleet.seating.largest))
-    # Whole tensor groups in each pod: their traffic is the heaviest there is.
-    whole = [size for size in range(largest, 0, -1) if size % tensor == 0]
-    return whole or [largest]
+    # Whole tensor groups in each pod first: their traffic is the heaviest there is.
+    return sorted(range(1, largest + 1), key=lambda size: (size % tensor != 0, -size))
+
+
+def _remedy(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> str:
+    """Say what would help: another strategy, if it fits."""
+    milder = {Strategy.STRICT_PACK: Strategy.PACK, Strategy.STRICT_SPREAD: Strategy.SPREAD}.get(wish.strategy)
+    if milder or wish.gpus_per_pod:
+        other = replace(wish, strategy=milder or wish.strategy, gpus_per_pod=None)
+        for per_pod in _per_pod(other, fleet, tensor, pipeline):
+            proof = fleet.seating.prove(pod_sizes(tensor * pipeline, per_pod), other.strategy)
+            if proof.verdict is Verdict.FITS:
+                without = "" if milder else " without placement.gpusPerPod"
+                return f"{other.strategy}{without} would fit: {proof.reason}"
+    return "add nodes or lower parallelism"
 
 
 def pod_sizes(world: int, per_pod: int) -> tuple[int, ...]:

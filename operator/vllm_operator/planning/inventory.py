@@ -76,6 +76,12 @@ class GpuNode:
         return max(0, self.gpus - self.used)
 
     @property
+    def product_selector(self) -> dict[str, str]:
+        """Node selector for the nodes that have GPUs of this product; empty when no label says what they are."""
+        label = next((label for label in _PRODUCT_LABELS if self.labels.get(label)), "")
+        return {label: self.labels[label]} if label else {}
+
+    @property
     def zone(self) -> str:
         """Its zone."""
         return self.labels.get(ZONE_LABEL, "")
@@ -135,18 +141,6 @@ def pod_gpus(spec: Mapping[str, Any]) -> int:
 
     together = sum(asked(item) for item in spec.get("containers") or ())
     return max(together, max((asked(item) for item in spec.get("initContainers") or ()), default=0))
-
-
-def candidates(nodes: Iterable[GpuNode], node_selector: Mapping[str, str]) -> list[GpuNode]:
-    """Give the nodes that may hold a GPU pod, those with most GPUs first, then by name."""
-    fitting = [
-        node
-        for node in nodes
-        if node.gpus > 0
-        and node.schedulable
-        and all(node.labels.get(key) == value for key, value in node_selector.items())
-    ]
-    return sorted(fitting, key=lambda node: (-node.gpus, node.name))
 
 
 def _memory(text: str, unit: int) -> int:

@@ -97,6 +97,11 @@ def all_parameters(facts: ModelFacts) -> float:
     return rank_part(facts, tensor=1, pipeline=1, stage=0).count
 
 
+def model_bytes(facts: ModelFacts) -> float:
+    """Give the bytes of the whole model at its precision, by its parts."""
+    return part_bytes(facts, rank_part(facts, tensor=1, pipeline=1, stage=0))
+
+
 def padded_vocabulary(facts: ModelFacts) -> int:
     """Give the vocabulary as vLLM pads it."""
     return math.ceil(facts.vocabulary / VOCABULARY_PADDING) * VOCABULARY_PADDING

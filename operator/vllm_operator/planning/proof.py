@@ -122,7 +122,7 @@ def _by_room(room: Mapping[str, int]) -> dict[str, int]:
 
 def _lack(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool) -> str:
     if not any(free.values()):
-        return "no node has a free GPU that this engine may use"
+        return "no GPU is left for it"
     largest = max(sizes)
     best = max(sorted(free), key=lambda name: free[name])
     if free[best] < largest:

@@ -18,8 +18,8 @@ from vllm_operator.planning.parameters import (
     last_part,
     layer_part,
     layer_split,
+    model_bytes,
     part_bytes,
-    rank_part,
 )
 
 GIB = 1024**3
@@ -190,7 +190,7 @@ def checkpoint_scale(facts: ModelFacts) -> float:
     """Give how much larger the checkpoint is than the parts that are known; the rest is spread as they are."""
     if not facts.checkpoint_bytes:
         return 1.0
-    return facts.checkpoint_bytes / part_bytes(facts, rank_part(facts, tensor=1, pipeline=1, stage=0))
+    return facts.checkpoint_bytes / model_bytes(facts)
 
 
 def _token_bytes(facts: ModelFacts, load: Load, tensor: int) -> float:

@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_operator.api.status import EngineReplica, EngineState, Failure, PlanStatus, Reason
+from vllm_operator.api.status import (
+    EngineReplica,
+    EngineState,
+    Failure,
+    PlanCandidate,
+    PlanMemory,
+    PlanStatus,
+    Reason,
+)
 from vllm_operator.api.status import PodShape as PodShapeStatus
 from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
@@ -170,7 +178,7 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
 
 
 def _plan_status(revision: Revision) -> PlanStatus:
-    engine = revision.engine
+    engine, told = revision.engine, revision.plan
     pods = sum(group["pods"] for group in engine["groups"])
     world = int(engine["tensor"] * engine["pipeline"])
     return PlanStatus(
@@ -184,6 +192,11 @@ def _plan_status(revision: Revision) -> PlanStatus:
         tensor=engine["tensor"],
         pipeline=engine["pipeline"],
         pod_shapes=[PodShapeStatus(**group) for group in engine["groups"]],
+        accelerator=told.get("accelerator", ""),
+        gpus=world,
+        warning=told.get("warning", ""),
+        memory=PlanMemory.model_validate(told["memory"]) if told.get("memory") else None,
+        candidates=[PlanCandidate.model_validate(item) for item in told.get("candidates", ())],
     )
 
 

@@ -16,7 +16,9 @@ from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import ClusterView, EngineView, Turn, due_turn, needs_ray
 from vllm_operator.lifecycle.pods import PodView
 from vllm_operator.lifecycle.recovery import Recovery
-from vllm_operator.planning.shapes import NoSuchGPUsError, plan_shape
+from vllm_operator.planning.catalogue import BUILT_IN, Catalogue
+from vllm_operator.planning.facts import FactsError
+from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, plan
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
@@ -45,6 +47,7 @@ class Settings:
     defaults: RuntimeDefaults = field(default_factory=RuntimeDefaults)
     recovery: Recovery = field(default_factory=Recovery)
     deadlines: contract.Deadlines = field(default_factory=contract.Deadlines)
+    catalogue: Catalogue = BUILT_IN
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,11 +193,21 @@ def _revision(
         return None, Blocker(reason=Reason.IMAGE_MISSING, message=message), []
     try:
         revision = render(seen.spec, seen, settings, image)
-    except NoSuchGPUsError as error:
-        return None, Blocker(reason=Reason.NO_SUCH_GPUS, message=str(error)), []
+    except (FactsError, NoSuchGPUsError, GPUsTakenError) as error:
+        return None, _unplanned(error), []
     number = max((int(item.get("revision", 0)) for item in seen.revisions), default=0) + 1
     body = controller_revision(seen.owner, revision, number=number)
     return revision, None, [Create(body=body), *_old_history(seen)]
+
+
+def _unplanned(error: FactsError | NoSuchGPUsError | GPUsTakenError) -> Blocker:
+    match error:
+        case FactsError():
+            return Blocker(reason=Reason.INVALID_SPEC, message=f"spec.model.facts: {error}")
+        case NoSuchGPUsError():
+            return Blocker(reason=Reason.NO_SUCH_GPUS, message=str(error))
+        case GPUsTakenError():
+            return Blocker(reason=Reason.WAITING_FOR_GPUS, message=str(error), lasting=False)
 
 
 def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, image: str) -> Revision:
@@ -202,10 +215,15 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
 
     Raises
     ------
+    FactsError
+        What the spec says of the model cannot be read.
     NoSuchGPUsError
         No nodes could hold it.
+    GPUsTakenError
+        No nodes can hold it now.
     """
-    shape = plan_shape(spec, seen.nodes or ())
+    planned = plan(spec, seen.nodes or (), settings.catalogue)
+    shape = planned.shape
     engine8, pods8 = hashes(spec)
     return Revision(
         engine8=engine8,
@@ -215,6 +233,7 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
             spec=spec, shape=shape, owner=seen.owner, names=EngineNames.placeholder(), defaults=settings.defaults
         ),
         engine=engine_part(spec=spec, shape=shape, owner=seen.owner),
+        plan=describe(planned),
     )
 
 

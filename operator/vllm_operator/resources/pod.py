@@ -114,7 +114,7 @@ def _scheduling(spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, names: Eng
     if role is not Role.HEAD and shape.pods > 1:
         affinity = _both(_strategy_affinity(shape.strategy, owner, names), affinity)
     return {
-        "nodeSelector": dict(source.node_selector),
+        "nodeSelector": {**({} if role is Role.HEAD else shape.node_selector), **source.node_selector},
         "tolerations": [dict(item) for item in source.tolerations],
         "affinity": affinity,
     }

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_operator.api import identity
@@ -18,7 +18,7 @@ from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner, labels, metadata
 
-_POD_FIELDS = ("image", "placement", "pod", "rayHead")
+_POD_FIELDS = ("image", "placement", "pod", "rayHead", "accelerators")
 _BOTH_FIELDS = ("parallelism", "distributedExecutorBackend")
 _ENGINE_FIELDS = ("vllmConfig",)
 
@@ -37,6 +37,8 @@ class Revision:
         ``spec`` of the RayCluster, rendered with ``EngineNames.placeholder()``.
     engine
         What vLLM is told (``resources.engine.engine_part``).
+    plan
+        What was chosen and why, as ``status.plan`` tells it; empty in revisions of earlier versions.
     """
 
     engine8: str
@@ -44,6 +46,7 @@ class Revision:
     image: str
     cluster_spec: Mapping[str, Any]
     engine: Mapping[str, Any]
+    plan: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -70,6 +73,8 @@ def hashes(spec: VLLMDeploymentSpec) -> tuple[str, str]:
         "mount": [spec.model.uri.partition("://")[0], locate(spec.model).claim],
     }
     shared = {key: given[key] for key in _BOTH_FIELDS if key in given}
+    # From the model's facts follow the sizes, and from them the pods.
+    shared |= {"facts": model["facts"]} if "facts" in model else {}
     pods = {**shared, **{key: given[key] for key in _POD_FIELDS if key in given}, "files": files}
     engine = {
         **shared,
@@ -94,6 +99,7 @@ def controller_revision(owner: Owner, revision: Revision, *, number: int) -> dic
             "image": revision.image,
             "rayCluster": dict(revision.cluster_spec),
             "engine": dict(revision.engine),
+            "plan": dict(revision.plan),
         },
     }
 
@@ -103,7 +109,12 @@ def read_controller_revision(body: Mapping[str, Any]) -> Revision:
     engine8, _, pods8 = body["metadata"]["labels"][identity.LABEL_REVISION].partition("-")
     data = body["data"]
     return Revision(
-        engine8=engine8, pods8=pods8, image=data["image"], cluster_spec=data["rayCluster"], engine=data["engine"]
+        engine8=engine8,
+        pods8=pods8,
+        image=data["image"],
+        cluster_spec=data["rayCluster"],
+        engine=data["engine"],
+        plan=data.get("plan") or {},
     )
 
 

@@ -12,6 +12,7 @@ from pydantic.alias_generators import to_camel
 
 from vllm_bootstrap.contract import Deadlines
 from vllm_operator.lifecycle.recovery import Recovery
+from vllm_operator.planning.catalogue import BUILT_IN, Accelerator, Catalogue, Interconnect
 from vllm_operator.reconcile.intent import Settings
 from vllm_operator.resources.defaults import RuntimeDefaults
 
@@ -71,6 +72,26 @@ class RecoverySettings(_Section):
     max_backoff_seconds: float = Field(default=300.0, gt=0)
 
 
+class AcceleratorEntry(_Section):
+    """A kind of GPU, before those that the operator knows."""
+
+    product: str = Field(min_length=1)
+    memory_gib: float = Field(gt=0)
+    price: float = Field(gt=0)
+    interconnect: Interconnect = Interconnect.PCIE
+    classes: list[str] = Field(default_factory=list)
+
+    def entry(self) -> Accelerator:
+        """Give it as the planner wants it."""
+        return Accelerator(
+            product=self.product,
+            memory_gib=self.memory_gib,
+            price=self.price,
+            interconnect=self.interconnect,
+            classes=tuple(self.classes),
+        )
+
+
 class ProcessSettings(_Section):
     """The whole file."""
 
@@ -84,6 +105,7 @@ class ProcessSettings(_Section):
     runtime: Runtime = Field(default_factory=Runtime)
     deadlines: DeadlineOverrides = Field(default_factory=DeadlineOverrides)
     recovery: RecoverySettings = Field(default_factory=RecoverySettings)
+    accelerators: list[AcceleratorEntry] = Field(default_factory=list)
 
     def decisions(self) -> Settings:
         """Give the part that decisions depend on."""
@@ -99,6 +121,7 @@ class ProcessSettings(_Section):
                 max_backoff_seconds=self.recovery.max_backoff_seconds,
             ),
             deadlines=dataclasses.replace(Deadlines(), **overrides),
+            catalogue=Catalogue(accelerators=(*(item.entry() for item in self.accelerators), *BUILT_IN.accelerators)),
         )
 
 

@@ -85,10 +85,33 @@ ACCEPTED = (
     Case(
         "environment from", {"envFrom": [{"secretRef": {"name": "s"}}, {"prefix": "P_", "configMapRef": {"name": "c"}}]}
     ),
+    Case("model size", {"model": MODEL | {"facts": {"parameters": "36B", "precision": "fp8", "contextLength": 8192}}}),
+    Case("model config", {"model": MODEL | {"facts": {"config": {"hidden_size": 64, "layer_types": ["a"]}}}}),
+    Case("accelerators", {"accelerators": [{"product": "*A100*"}, {"class": "ada", "memoryGiB": 48}]}),
     Case("free form", {"pod": {"template": {"spec": {"hostNetwork": False}}, "tolerations": [{"operator": "Exists"}]}}),
 )
 
 REFUSED = (
+    Case("facts of nothing", {"model": MODEL | {"facts": {"precision": "fp8"}}}, "facts needs parameters or config"),
+    Case(
+        "facts of a size in words",
+        {"model": MODEL | {"facts": {"parameters": "large"}}},
+        "spec.model.facts.parameters in body should match",
+        _PATTERN,
+    ),
+    Case(
+        "facts of an unknown precision",
+        {"model": MODEL | {"facts": {"parameters": "1B", "precision": "tiny"}}},
+        "spec.model.facts.precision in body should match",
+        _PATTERN,
+    ),
+    Case("accelerator of nothing", {"accelerators": [{}]}, "an accelerator needs a product, a class or memoryGiB"),
+    Case(
+        "accelerator without memory",
+        {"accelerators": [{"memoryGiB": 0}]},
+        "should be greater than or equal to 1",
+        "greater than or equal to 1",
+    ),
     Case("no model", {"model": None}, "spec.model", "model"),
     Case("empty model", {"model": {}}, "spec.model.uri: Required value", "model.uri"),
     Case("uri of no kind", {"model": {"uri": "s3://bucket/model"}}, _URI, _PATTERN),

@@ -180,6 +180,7 @@ def test_config_of_the_defaults(render: Render) -> None:
         "runtime": {"image": "", "rayVersion": "2.60.0", "podTemplate": {}},
         "deadlines": {},
         "recovery": {"backoffSeconds": 5, "maxBackoffSeconds": 300},
+        "accelerators": [],
     }
 
 
@@ -206,6 +207,7 @@ def test_config_of_the_user(render: Render) -> None:
             "runtime": {"image": "r/vllm-ray:1", "rayVersion": "2.61.0", "podTemplate": template},
             "deadlines": {"load": 3600, "rayNodes": 90.5},
             "recovery": {"backoffSeconds": 1},
+            "accelerators": [{"product": "*X*", "memoryGib": 24, "price": 0.5, "classes": ["small"]}],
         }
     )
     config = chart.config

@@ -47,7 +47,7 @@ SPOT = Taint(key="spot", value="true")
             Strategy.PACK,
             (replace(FOUR[0], schedulable=False),),
             Verdict.NOT_NOW,
-            "no node has a free GPU that this engine may use; gpu-a: the node is cordoned",
+            "no GPU is left for it; gpu-a: the node is cordoned",
         ),
         (
             [4],
@@ -63,8 +63,8 @@ SPOT = Taint(key="spot", value="true")
             Verdict.NOT_NOW,
             "gpu-a: taint node.kubernetes.io/not-ready:NoSchedule is not tolerated",
         ),
-        ([1], Strategy.PACK, (), Verdict.NEVER, "no node has a free GPU"),
-        ([1], Strategy.PACK, (GpuNode(name="cpu", gpus=0),), Verdict.NEVER, "no node has a free GPU"),
+        ([1], Strategy.PACK, (), Verdict.NEVER, "no GPU is left for it"),
+        ([1], Strategy.PACK, (GpuNode(name="cpu", gpus=0),), Verdict.NEVER, "no GPU is left for it"),
     ],
 )
 def test_verdict(

@@ -342,9 +342,45 @@ BLOCKED: list[tuple[str, dict[str, Any], str, str]] = [
         "spec.env S: Secret keys does not exist in namespace models",
     ),
     ("a missing claim", {"model": {"uri": "pvc://claim/m"}}, "ClaimNotFound", "spec.model.uri: PersistentVolumeClaim"),
-    ("GPUs that no node has", {"parallelism": {"tensor": 9}, "placement": {}}, "NoSuchGPUs", "do not fit on the nodes"),
+    (
+        "GPUs that no node has",
+        {"parallelism": {"tensor": 9}, "placement": {}},
+        "NoSuchGPUs",
+        "do not go into gpu-a 4, gpu-b 4",
+    ),
     ("an invalid spec", {"parallelism": {"tensor": 0}}, "InvalidSpec", "spec.parallelism.tensor: "),
 ]
+
+
+async def test_gpus_that_are_away_are_waited_for() -> None:
+    world = World()
+    for node in world.nodes:
+        node["spec"] = {"unschedulable": True}
+    await world.round()
+    assert world.condition("Ready")["reason"] == "WaitingForGPUs"
+    assert "the node is cordoned" in world.condition("Ready")["message"]
+    assert world.condition("Stalled")["status"] == "False"
+    assert world.api.names("RayCluster") == []
+    for node in world.nodes:
+        node["spec"] = {}
+    await world.round()
+    assert len(world.api.names("RayCluster")) == 1
+
+
+async def test_the_plan_stands_in_status() -> None:
+    facts = {"uri": "file:///opt/models/m", "facts": {"parameters": "7B"}}
+    world = World(spec={"model": facts})
+    for node in world.nodes:
+        node["metadata"]["labels"] = {
+            "nvidia.com/gpu.product": "NVIDIA-L40S",
+            "nvidia.com/gpu.memory": "46068",
+        }
+    await world.rounds(2)
+    told = world.status["plan"]
+    assert (told["accelerator"], told["tensor"], told["gpus"]) == ("NVIDIA-L40S", 1, 1)
+    assert told["memory"]["weightsMiB"] == 13351
+    assert [item["gpus"] for item in told["candidates"]] == [1, 2, 4]
+    assert await world.round() == []
 
 
 @pytest.mark.parametrize(("name", "spec", "reason", "words"), BLOCKED, ids=[item[0] for item in BLOCKED])

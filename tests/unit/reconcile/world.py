@@ -261,6 +261,11 @@ class World:
         return found
 
     @property
+    def nodes(self) -> list[Object]:
+        """The Node objects, to be changed."""
+        return [body for body in self.api.objects.values() if body["kind"] == "Node"]
+
+    @property
     def engines(self) -> Object:
         return {item["name"]: item for item in self.status.get("engineReplicas", [])}
 

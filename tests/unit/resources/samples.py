@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.inventory import GpuNode
-from vllm_operator.planning.shapes import plan_shape
+from vllm_operator.planning.plan import plan
+from vllm_operator.planning.shapes import Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
 from vllm_operator.resources.names import EngineNames, Owner
@@ -58,7 +60,13 @@ EVERYTHING: Object = {
     "pod": {
         "nodeSelector": {"pool": "gpu"},
         "tolerations": [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}],
-        "affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": []}}},
+        "affinity": {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {
+                    "nodeSelectorTerms": [{"matchExpressions": [{"key": "os", "operator": "DoesNotExist"}]}]
+                }
+            }
+        },
         "serviceAccountName": "own",
         "imagePullSecrets": [{"name": "pull"}],
         "labels": {"team": "a"},
@@ -77,6 +85,11 @@ def spec_of(*parts: Object) -> VLLMDeploymentSpec:
     return VLLMDeploymentSpec.model_validate(whole)
 
 
+def shape_of(spec: VLLMDeploymentSpec, nodes: Sequence[GpuNode]) -> Shape:
+    """Give the pods of a spec on some nodes."""
+    return plan(spec, nodes, BUILT_IN).shape
+
+
 def rendered(
     spec: VLLMDeploymentSpec,
     *,
@@ -88,7 +101,7 @@ def rendered(
     there = nodes or [GpuNode(name=node.name, gpus=node.gpus, labels=spec.pod.node_selector) for node in NODES]
     return ray_cluster_spec(
         spec=spec,
-        shape=plan_shape(spec, there),
+        shape=shape_of(spec, there),
         owner=OWNER,
         names=names or EngineNames.of(OWNER, 0, hashes(spec)[1]),
         defaults=defaults,
@@ -97,7 +110,7 @@ def rendered(
 
 def revision_of(spec: VLLMDeploymentSpec, *, nodes: Sequence[GpuNode] = NODES) -> Revision:
     """Give the revision of a spec."""
-    shape = plan_shape(spec, nodes)
+    shape = shape_of(spec, nodes)
     engine8, pods8 = hashes(spec)
     return Revision(
         engine8=engine8,

@@ -9,7 +9,6 @@ from tests.unit.resources import samples
 
 from vllm_bootstrap import contract
 from vllm_operator.api.spec import Model
-from vllm_operator.planning.shapes import plan_shape
 from vllm_operator.resources.engine import Attempt, engine_part, engine_plan
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import EngineNames
@@ -33,7 +32,7 @@ def test_model_argument(uri: str, argument: str) -> None:
 def part(*specs: samples.Object) -> samples.Object:
     spec = samples.spec_of(*specs)
     nodes = [type(node)(name=node.name, gpus=node.gpus, labels=spec.pod.node_selector) for node in samples.NODES]
-    return engine_part(spec=spec, shape=plan_shape(spec, nodes), owner=samples.OWNER)
+    return engine_part(spec=spec, shape=samples.shape_of(spec, nodes), owner=samples.OWNER)
 
 
 def test_arguments_of_a_typical_spec() -> None:

@@ -9,10 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.unit.planning import models
 
 from vllm_operator.api.spec import VLLMDeploymentSpec
-from vllm_operator.planning.inventory import GpuNode
-from vllm_operator.planning.shapes import NoSuchGPUsError, Shape, plan_shape
+from vllm_operator.planning.catalogue import BUILT_IN
+from vllm_operator.planning.facts import FactsError
+from vllm_operator.planning.inventory import GIB, GpuNode
+from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, load_of, plan, stated_facts
+from vllm_operator.planning.shapes import Shape
 
 STRATEGIES = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 
@@ -33,6 +37,10 @@ def asked(
             "pod": pod,
         }
     )
+
+
+def plan_shape(spec: VLLMDeploymentSpec, nodes: Sequence[GpuNode]) -> Shape:
+    return plan(spec, nodes, BUILT_IN).shape
 
 
 def groups(shape: Shape) -> list[tuple[str, int, int]]:
@@ -71,18 +79,26 @@ def test_pods(spec: VLLMDeploymentSpec, nodes: list[int], pods: list[tuple[str, 
 @pytest.mark.parametrize(
     ("spec", "nodes", "words"),
     [
-        (asked(), [], ["a pod of 1 GPU: no usable node has a GPU", "add nodes"]),
-        (asked(6, strategy="STRICT_PACK"), [4, 2], ["STRICT_PACK needs a pod of 6 GPUs", "node-0, has 4"]),
-        (asked(4, per_pod=4), [2, 2], ["a pod of 4 GPUs", "node-0, has 2", "placement.gpusPerPod"]),
+        (asked(), [], ["no node has a GPU"]),
+        (
+            asked(6, strategy="STRICT_PACK"),
+            [4, 2],
+            ["STRICT_PACK of 6 GPUs cannot fit", "node-0, has 4, a pod needs 6", "PACK would fit: 2 pods"],
+        ),
+        (asked(4, per_pod=4), [2, 2], ["node-0, has 2, a pod needs 4", "PACK without placement.gpusPerPod would fit"]),
         (
             asked(3, strategy="STRICT_SPREAD"),
             [8, 8],
-            ["STRICT_SPREAD needs 3 nodes with a GPU", "there are 2", "node-0 8, node-1 8", "use SPREAD"],
+            ["3 nodes are needed, 2 have a GPU (node-0, node-1)", "SPREAD would fit: 3 pods"],
         ),
-        (asked(9), [4, 4], ["3 pods (4 + 4 + 1 GPUs) do not fit", "node-0 4, node-1 4"]),
-        (asked(3, strategy="SPREAD"), [1, 1], ["3 pods (1 + 1 + 1 GPUs) do not fit"]),
-        (asked(8, per_pod=3), [4, 4], ["3 pods (3 + 3 + 2 GPUs) do not fit"]),
-        (asked(32, strategy="STRICT_SPREAD"), [1] * 10, ["node-7 1 and 2 more"]),
+        (asked(9), [4, 4], ["3 pods (2 x 4 GPUs + 1 x 1 GPU) do not go into node-0 4, node-1 4", "add nodes"]),
+        (asked(3, strategy="SPREAD"), [1, 1], ["3 pods (3 x 1 GPU) do not go into"]),
+        (asked(8, per_pod=3), [4, 4], ["3 pods (2 x 3 GPUs + 1 x 2 GPUs) do not go into"]),
+        (
+            asked(32, strategy="STRICT_SPREAD"),
+            [1] * 10,
+            ["32 nodes are needed, 10 have a GPU (node-0, node-1, node-2, node-3 and 6 more)"],
+        ),
     ],
 )
 def test_refusals_say_what_is_asked_what_is_there_and_what_helps(
@@ -98,7 +114,7 @@ def test_node_selector_counts() -> None:
     nodes = [*cluster(2, 2, labels={"pool": "small"}), GpuNode(name="big", gpus=8, labels={"pool": "big"})]
     assert groups(plan_shape(asked(4), nodes)) == [("lead", 1, 4)]
     assert groups(plan_shape(asked(4, nodeSelector={"pool": "small"}), nodes)) == [("lead", 1, 2), ("gpu2", 1, 2)]
-    with pytest.raises(NoSuchGPUsError, match="no usable node has a GPU"):
+    with pytest.raises(NoSuchGPUsError, match="3 nodes left out: nodeSelector pool=none does not match"):
         plan_shape(asked(nodeSelector={"pool": "none"}), nodes)
 
 
@@ -180,3 +196,88 @@ def test_what_is_refused_fits_nowhere_and_what_fits_is_not_refused(spec: VLLMDep
         assert not possible
     else:
         assert possible
+
+
+# ---- what the model asks for ---------------------------------------------------------------------------------------
+
+A100, RTX = "NVIDIA-A100-SXM4-80GB", "NVIDIA-GeForce-RTX-3090"
+LABEL = "nvidia.com/gpu.product"
+MIXED = [
+    GpuNode(name="a", gpus=8, product=A100, memory=80 * GIB, labels={LABEL: A100}),
+    GpuNode(name="r", gpus=2, product=RTX, memory=24 * GIB, labels={LABEL: RTX}),
+]
+
+
+def of_model(facts: dict[str, Any] | None, **more: Any) -> VLLMDeploymentSpec:
+    return VLLMDeploymentSpec.model_validate({"model": {"uri": "file:///m", "facts": facts}, **more})
+
+
+@pytest.mark.parametrize(
+    ("facts", "more", "product", "sizes"),
+    [
+        ({"parameters": "7B"}, {}, RTX, (1, 1)),
+        ({"parameters": "14B"}, {}, RTX, (2, 1)),
+        ({"parameters": "70B"}, {}, A100, (2, 1)),
+        ({"parameters": "70B", "precision": "int4"}, {}, A100, (1, 1)),
+        ({"parameters": "7B"}, {"vllmConfig": {"dtype": "float32"}}, RTX, (2, 1)),
+        ({"parameters": "14B"}, {"vllmConfig": {"quantization": "fp8"}}, RTX, (1, 1)),
+        ({"parameters": "7B"}, {"accelerators": [{"product": "*A100*"}]}, A100, (1, 1)),
+        ({"parameters": "7B"}, {"accelerators": [{"class": "datacenter"}]}, A100, (1, 1)),
+        ({"parameters": "7B"}, {"accelerators": [{"memoryGiB": 40}]}, A100, (1, 1)),
+        ({"parameters": "7B"}, {"parallelism": {"tensor": 4}}, A100, (4, 1)),
+        ({"config": models.LLAMA_70B}, {"vllmConfig": {"maxModelLen": 8192}}, A100, (2, 1)),
+        ({"config": models.LLAMA_70B}, {}, A100, (4, 1)),  # one request of 131072 tokens takes 40 GiB
+    ],
+)
+def test_sizes_and_gpus_follow_from_the_model(
+    facts: dict[str, Any], more: dict[str, Any], product: str, sizes: tuple[int, int]
+) -> None:
+    found = plan(of_model(facts, **more), MIXED, BUILT_IN)
+    assert (found.chosen.product, (found.shape.tensor, found.shape.pipeline)) == (product, sizes)
+    assert found.shape.node_selector == {LABEL: product}
+
+
+def test_nodes_of_one_product_are_not_selected_by_it() -> None:
+    assert plan(of_model(None), MIXED[:1], BUILT_IN).shape.node_selector == {}
+    assert plan(of_model(None), [GpuNode(name="a", gpus=1)], BUILT_IN).shape.node_selector == {}
+
+
+def test_a_cordon_is_waited_for() -> None:
+    with pytest.raises(GPUsTakenError, match="node-0: the node is cordoned"):
+        plan(asked(4), cluster(4, schedulable=False), BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ({"config": {"hidden_size": 1}}, "num_attention_heads"),
+        ({"config": {}}, "hidden_size"),
+    ],
+)
+def test_facts_that_cannot_be_read(facts: dict[str, Any], words: str) -> None:
+    with pytest.raises(FactsError, match=words):
+        plan(of_model(facts), MIXED, BUILT_IN)
+
+
+def test_what_is_planned_for() -> None:
+    facts = stated_facts(of_model({"parameters": "7B", "contextLength": 4096, "checkpointBytes": 10**9}))
+    assert facts
+    assert (facts.context, facts.checkpoint_bytes) == (4096, 10**9)
+    given = of_model(None, vllmConfig={"maxNumSeqs": 8, "gpuMemoryUtilization": 0.5, "kvCacheDtype": "fp8"})
+    load = load_of(given, facts)
+    assert (load.max_model_len, load.max_num_seqs, load.gpu_memory_utilization, load.cache_bytes) == (4096, 8, 0.5, 1)
+    assert load_of(of_model(None), None).max_model_len == 8192
+    assert stated_facts(of_model(None)) is None
+
+
+def test_a_plan_in_the_words_of_status() -> None:
+    told = describe(plan(of_model({"parameters": "7B"}), MIXED, BUILT_IN))
+    assert (told["accelerator"], told["gpus"], told["warning"]) == (RTX, 1, "")
+    assert [(item["accelerator"], item["gpus"], item["fits"]) for item in told["candidates"][:3]] == [
+        (RTX, 1, True),
+        (RTX, 2, True),
+        (A100, 1, True),
+    ]
+    assert told["memory"]["weightsMiB"] == 13351
+    assert told["memory"]["cachedTokens"] > 8192
+    assert told["memory"]["guessed"] == "layers, heads and hidden size: from the number of weights"

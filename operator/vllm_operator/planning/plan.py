@@ -1,0 +1,202 @@
+"""From a spec and what the nodes offer to the plan of an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vllm_operator.api.spec import ModelFacts as StatedFacts
+from vllm_operator.api.spec import VLLMConfig, VLLMDeploymentSpec
+from vllm_operator.planning.catalogue import Catalogue
+from vllm_operator.planning.choose import AcceleratorWish, Candidate, Choice, Wish, choose
+from vllm_operator.planning.eligibility import PodRules
+from vllm_operator.planning.estimate import estimate, read_count
+from vllm_operator.planning.facts import FactsError, ModelFacts, read_config
+from vllm_operator.planning.inventory import GIB, MIB, GpuNode
+from vllm_operator.planning.parameters import model_bytes
+from vllm_operator.planning.precision import BYTES_OF_TYPE, Precision, named_precision
+from vllm_operator.planning.proof import Verdict
+from vllm_operator.planning.shapes import Shape, group_pods
+from vllm_operator.planning.sizing import Load
+
+TOLD_CANDIDATES = 8
+UNKNOWN_CONTEXT = 8192
+"""Length of a request where neither the spec nor the model says one."""
+
+
+class NoSuchGPUsError(Exception):
+    """No set of nodes of this cluster could ever hold the engine; the message says what is there."""
+
+
+class GPUsTakenError(Exception):
+    """The nodes could hold the engine, but not now; the message says what is in the way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Where an engine goes.
+
+    Attributes
+    ----------
+    facts
+        What is known of the model, ``None`` when nothing is.
+    load
+        What was planned for.
+    """
+
+    load: Load
+    shape: Shape
+    chosen: Candidate
+    choice: Choice
+    facts: ModelFacts | None
+
+
+def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Plan:
+    """Choose or check the GPUs, the parallel sizes and the pods of an engine.
+
+    Raises
+    ------
+    FactsError
+        What the spec says of the model cannot be read.
+    NoSuchGPUsError
+        It can never be placed on these nodes.
+    GPUsTakenError
+        It cannot be placed now.
+    """
+    there = tuple(nodes)
+    facts = stated_facts(spec)
+    load = load_of(spec, facts)
+    choice = choose(wish_of(spec), facts, load, there, catalogue)
+    chosen = choice.best
+    if chosen is None:
+        raise NoSuchGPUsError(choice.reason)
+    if chosen.verdict is Verdict.NOT_NOW:
+        raise GPUsTakenError(choice.reason)
+    several = len({node.product for node in there if node.gpus}) > 1
+    shape = Shape(
+        tensor=chosen.tensor,
+        pipeline=chosen.pipeline,
+        strategy=spec.placement.strategy,
+        groups=group_pods(chosen.sizes),
+        node_selector=chosen.selector if several else {},
+    )
+    return Plan(load=load, shape=shape, chosen=chosen, choice=choice, facts=facts)
+
+
+def describe(planned: Plan) -> dict[str, Any]:
+    """Give what ``status.plan`` tells of a plan beside its sizes, as JSON data."""
+    chosen = planned.chosen
+    told: dict[str, Any] = {
+        "accelerator": chosen.product,
+        "gpus": chosen.gpus,
+        "reason": chosen.reason,
+        "warning": chosen.warning,
+        "candidates": [
+            {
+                "accelerator": item.product,
+                "tensor": item.tensor,
+                "pipeline": item.pipeline,
+                "gpus": item.gpus,
+                "fits": item.verdict is Verdict.FITS,
+                "reason": item.reason,
+            }
+            for item in planned.choice.candidates[:TOLD_CANDIDATES]
+        ],
+    }
+    if chosen.need and planned.facts:
+        told["memory"] = {
+            "weightsMiB": round(chosen.need.weights / MIB),
+            "marginMiB": round(chosen.need.margin / MIB),
+            "cachedTokens": chosen.cached_tokens,
+            "maxModelLen": planned.load.max_model_len,
+            "guessed": "; ".join(planned.facts.guessed),
+        }
+    return told
+
+
+def wish_of(spec: VLLMDeploymentSpec) -> Wish:
+    """Give what the user said of GPUs and sizes."""
+    parallelism = spec.parallelism
+    return Wish(
+        tensor=parallelism.tensor if parallelism else None,
+        pipeline=parallelism.pipeline if parallelism else None,
+        strategy=spec.placement.strategy,
+        gpus_per_pod=spec.placement.gpus_per_pod,
+        accelerators=tuple(
+            AcceleratorWish(
+                product=item.product or "",
+                kind=item.accelerator_class or "",
+                memory=round((item.memory_gib or 0) * GIB),
+            )
+            for item in spec.accelerators
+        ),
+        pod_rules=PodRules(
+            node_selector=spec.pod.node_selector, tolerations=spec.pod.tolerations, affinity=spec.pod.affinity
+        ),
+    )
+
+
+def load_of(spec: VLLMDeploymentSpec, facts: ModelFacts | None) -> Load:
+    """Give what the engine must be able to do."""
+    config = spec.vllm_config
+    cache = BYTES_OF_TYPE.get(config.kv_cache_dtype or "", 0.0)
+    given = {
+        "max_num_seqs": config.max_num_seqs,
+        "gpu_memory_utilization": config.gpu_memory_utilization,
+        "cache_bytes": cache or None,
+    }
+    return Load(
+        max_model_len=config.max_model_len or (facts.context if facts else UNKNOWN_CONTEXT),
+        **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
+    )
+
+
+def stated_facts(spec: VLLMDeploymentSpec) -> ModelFacts | None:
+    """Give what the spec says of its model; ``None`` when it says nothing.
+
+    Raises
+    ------
+    FactsError
+        It cannot be read.
+    """
+    stated = spec.model.facts
+    if stated is None:
+        return None
+    facts = _read(stated)
+    if stated.context_length:
+        facts = replace(facts, context=stated.context_length)
+    return _loaded(facts, _precision(spec.vllm_config, facts.precision))
+
+
+def _loaded(facts: ModelFacts, precision: Precision) -> ModelFacts:
+    """Give a model as vLLM loads it; a checkpoint of known size grows or shrinks with its weights."""
+    loaded = replace(facts, precision=precision)
+    growth = model_bytes(loaded) / model_bytes(facts)
+    return replace(loaded, checkpoint_bytes=round(facts.checkpoint_bytes * growth))
+
+
+def _read(stated: StatedFacts) -> ModelFacts:
+    if stated.config is not None:
+        return read_config(stated.config, checkpoint_bytes=stated.checkpoint_bytes or 0)
+    if stated.parameters is None:
+        raise FactsError("model.facts needs parameters or config")
+    facts = estimate(
+        read_count(stated.parameters),
+        active=read_count(stated.active_parameters) if stated.active_parameters else 0.0,
+        precision=stated.precision or "bf16",
+    )
+    return replace(facts, checkpoint_bytes=stated.checkpoint_bytes or facts.checkpoint_bytes)
+
+
+def _precision(config: VLLMConfig, stored: Precision) -> Precision:
+    """Give the precision that vLLM makes of the stored one: a type and a quantization at load time."""
+    base = BYTES_OF_TYPE.get(config.dtype or "", stored.base_bytes)
+    if stored.method:
+        return replace(stored, base_bytes=base)
+    if not config.quantization:
+        return replace(stored, base_bytes=base, weight_bytes=base)
+    try:
+        return replace(named_precision(config.quantization), base_bytes=base)
+    except ValueError:
+        return replace(stored, base_bytes=base, weight_bytes=base)
