@@ -43,14 +43,17 @@ class Deployment:
         """Its engines."""
         return list(self.status.get("engineReplicas", []))
 
-    def await_condition(self, kind: str, status: str, *, reason: str = "", deadline: float = 60.0) -> dict[str, str]:
-        """Wait until a condition has a status and, if given, a reason, for the present generation."""
+    def await_condition(
+        self, kind: str, status: str, *, reason: str = "", text: str = "", deadline: float = 60.0
+    ) -> dict[str, str]:
+        """Wait until a condition has a status and, if given, a reason and words, for the present generation."""
 
         def probe(body: dict[str, Any]) -> dict[str, str] | None:
             found = _condition(body, kind)
-            return found if found["status"] == status and reason in ("", found["reason"]) else None
+            as_wanted = found["status"] == status and reason in ("", found["reason"]) and text in found["message"]
+            return found if as_wanted else None
 
-        return self.await_seen(f"{kind}={status} {reason}", probe, deadline=deadline)
+        return self.await_seen(f"{kind}={status} {reason} {text}", probe, deadline=deadline)
 
     def await_engine(self, state: str, *, attempt: int, deadline: float = 240.0) -> dict[str, Any]:
         """Wait until its only engine is in a state, in the given attempt or a later one."""

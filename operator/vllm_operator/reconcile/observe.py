@@ -19,7 +19,7 @@ from vllm_operator.api.status import Reason, VLLMDeploymentStatus
 from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.pods import PodView, read_pod
-from vllm_operator.planning.inventory import GpuNode, read_node
+from vllm_operator.planning.inventory import GpuNode, read_node, used_gpus
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner
 from vllm_operator.resources.revision import hashes, revision_name
@@ -78,10 +78,17 @@ def is_ours(body: Mapping[str, Any], owner: Owner) -> bool:
 
 
 class Observer:
-    """Reads Kubernetes for one deployment at a time."""
+    """Reads Kubernetes for one deployment at a time.
 
-    def __init__(self, api: KubernetesClient) -> None:
+    Parameters
+    ----------
+    namespaces
+        Those whose pods may be read; all when empty.  GPUs that pods of others hold count as free.
+    """
+
+    def __init__(self, api: KubernetesClient, namespaces: Sequence[str] = ()) -> None:
         self._api = api
+        self._namespaces = tuple(namespaces)
 
     async def look(self, body: Mapping[str, Any]) -> Observation:
         """Look at everything that belongs to a deployment.
@@ -108,7 +115,7 @@ class Observer:
             owner=owner,
             spec=spec,
             status=_read_status(body),
-            nodes=await self._nodes(spec, revisions),
+            nodes=await self._nodes(owner, spec, revisions),
             revisions=tuple(revisions),
             clusters=clusters,
             pods=tuple(read_pod(item) for item in await self._api.list(POD, owner.namespace, tags)),
@@ -134,14 +141,22 @@ class Observer:
         return {item["metadata"]["name"]: item for item in self._ours(found, owner)}
 
     async def _nodes(
-        self, spec: VLLMDeploymentSpec | None, revisions: Sequence[Mapping[str, Any]]
+        self, owner: Owner, spec: VLLMDeploymentSpec | None, revisions: Sequence[Mapping[str, Any]]
     ) -> tuple[GpuNode, ...] | None:
         if spec is None:
             return None
         wanted = revision_name(*hashes(spec))
         if any(item["metadata"]["labels"].get(identity.LABEL_REVISION) == wanted for item in revisions):
             return None
-        return tuple(read_node(item) for item in await self._api.list(NODE))
+        nodes = await self._api.list(NODE)
+        used = used_gpus([pod for pod in await self._all_pods() if not _belongs_to(pod, owner)])
+        return tuple(read_node(item, used) for item in nodes)
+
+    async def _all_pods(self) -> list[dict[str, Any]]:
+        found: list[dict[str, Any]] = []
+        for namespace in self._namespaces or ("",):
+            found += await self._api.list(POD, namespace)
+        return found
 
     async def _missing_reference(self, owner: Owner, spec: VLLMDeploymentSpec) -> Blocker | None:
         for kind, name, key, field in _references(spec):
@@ -180,6 +195,15 @@ def _references(spec: VLLMDeploymentSpec) -> list[tuple[Kind, str, str, str]]:
         if item.config_map_ref and not item.config_map_ref.optional:
             found.append((CONFIG_MAP, item.config_map_ref.name, "", f"spec.envFrom[{index}]"))
     return found
+
+
+def _belongs_to(pod: Mapping[str, Any], owner: Owner) -> bool:
+    """Say whether a pod is one of a CR's engines: they make room for what its new spec asks for."""
+    meta = pod["metadata"]
+    return bool(
+        meta.get("namespace") == owner.namespace
+        and (meta.get("labels") or {}).get(identity.LABEL_DEPLOYMENT) == owner.name
+    )
 
 
 def name_conflict(kind: str, name: str) -> Blocker:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -46,6 +46,11 @@ class WorkQueue(Generic[K]):
         elif key not in self._waiting:
             self._waiting.add(key)
             self._order.put_nowait(key)
+
+    def add_all(self, keys: Iterable[K]) -> None:
+        """Ask for several keys."""
+        for key in keys:
+            self.add(key)
 
     def add_after(self, key: K, seconds: float) -> None:
         """Ask for a key to be worked on later; of several such wishes the earliest counts."""

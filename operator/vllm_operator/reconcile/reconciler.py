@@ -60,6 +60,12 @@ class Reconciler:
         self._actor = actor
         self._settings = settings
         self._now = now
+        self._waiting: set[Key] = set()
+
+    @property
+    def waiting(self) -> frozenset[Key]:
+        """Deployments that wait for GPUs; to forget one costs it a few seconds."""
+        return frozenset(self._waiting)
 
     async def reconcile(self, key: Key) -> float | None:
         """Do one round.
@@ -76,12 +82,14 @@ class Reconciler:
         """
         body = await self._api.find(DEPLOYMENT, key.namespace, key.name)
         if body is None or "deletionTimestamp" in body["metadata"]:
+            self._note(key, None)
             # What we made carries our ownerReference: the garbage collector removes it, with or without KubeRay.
             return None
         seen = await self._observer.look(body)
         intent = intend(seen, self._settings, self._now())
         rays = {name: await self._ask_ray(engine, seen) for name, engine in intent.engines.items() if engine.asks_ray}
         decision = decide(seen, intent, rays, self._settings, self._now())
+        self._note(key, decision.blocker)
         try:
             refused = await self._actor.carry_out(decision.actions, seen.owner)
         except ConflictError:
@@ -102,6 +110,12 @@ class Reconciler:
         return await self._ray_side.look(
             engine.view, namespace=seen.owner.namespace, secret=engine.names.secret, job_id=job_id
         )
+
+    def _note(self, key: Key, blocker: Blocker | None) -> None:
+        if blocker and blocker.reason == Reason.WAITING_FOR_GPUS:
+            self._waiting.add(key)
+        else:
+            self._waiting.discard(key)
 
     async def _write(self, body: Mapping[str, Any], status: dict[str, Any]) -> None:
         if status == (body.get("status") or {}):

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import contextlib
 import datetime
+import functools
 import json
 import logging
 import os
@@ -14,7 +15,7 @@ import secrets
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +103,41 @@ async def _run(settings: ProcessSettings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        workers = _workers(api, RayClient(session), queue, settings, metrics)
-        await _operate(settings, api, queue, workers, metrics, namespace=namespace, identity=identity)
+        reconciler = _reconciler(api, RayClient(session), settings)
+        workers = Workers(
+            queue=queue,
+            reconcile=reconciler.reconcile,
+            count=settings.concurrency,
+            resync_seconds=settings.resync_seconds,
+            jitter=random.Random(),  # noqa: S311 - jitter
+            metrics=metrics,
+        )
+        registry = kopf.OperatorRegistry()
+        _register_login(registry)
+        all_asked = asyncio.Event()
+        register(
+            registry,
+            enqueue=queue.add,
+            enqueue_all=all_asked.set,
+            enqueue_waiting=lambda: queue.add_all(reconciler.waiting),
+        )
+        sweep = functools.partial(_enqueue_all, all_asked, api, queue, settings.watch_namespaces)
+        await _operate(
+            settings,
+            api,
+            registry,
+            sweep=sweep,
+            workers=workers,
+            metrics=metrics,
+            namespace=namespace,
+            identity=identity,
+        )
 
 
-def _workers(
-    api: KubernetesClient, ray: RayClient, queue: WorkQueue[Key], settings: ProcessSettings, metrics: Metrics
-) -> Workers:
-    observer = Observer(api)
+def _reconciler(api: KubernetesClient, ray: RayClient, settings: ProcessSettings) -> Reconciler:
+    observer = Observer(api, settings.watch_namespaces)
     ray_side = RaySide(api, ray)
-    reconciler = Reconciler(
+    return Reconciler(
         api=api,
         observer=observer,
         ray_side=ray_side,
@@ -119,30 +145,20 @@ def _workers(
         settings=settings.decisions(),
         now=lambda: datetime.datetime.now(datetime.UTC),
     )
-    return Workers(
-        queue=queue,
-        reconcile=reconciler.reconcile,
-        count=settings.concurrency,
-        resync_seconds=settings.resync_seconds,
-        jitter=random.Random(),  # noqa: S311 - jitter
-        metrics=metrics,
-    )
 
 
 async def _operate(
     settings: ProcessSettings,
     api: KubernetesClient,
-    queue: WorkQueue[Key],
+    registry: kopf.OperatorRegistry,
+    *,
+    sweep: Callable[[], Coroutine[Any, Any, None]],
     workers: Workers,
     metrics: Metrics,
-    *,
     namespace: str,
     identity: str,
 ) -> None:
-    stop, ready, all_asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
-    registry = kopf.OperatorRegistry()
-    _register_login(registry)
-    register(registry, enqueue=queue.add, enqueue_all=all_asked.set)
+    stop, ready = asyncio.Event(), asyncio.Event()
     runners = await serve(
         probes_port=settings.probes.port,
         metrics_port=settings.metrics.port,
@@ -153,7 +169,7 @@ async def _operate(
     try:
         async with asyncio.TaskGroup() as group:
             background = [
-                group.create_task(_enqueue_all(all_asked, api, queue, settings.watch_namespaces)),
+                group.create_task(sweep()),
                 group.create_task(_watch(registry, settings, identity, ready, stop)),
                 group.create_task(_lead(settings, api, workers, namespace=namespace, identity=identity)),
                 group.create_task(_take_signals(ready, stop)),

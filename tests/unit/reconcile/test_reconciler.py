@@ -367,6 +367,39 @@ async def test_gpus_that_are_away_are_waited_for() -> None:
     assert len(world.api.names("RayCluster")) == 1
 
 
+async def test_gpus_that_others_hold_are_waited_for() -> None:
+    world = World()
+    container = {"resources": {"limits": {"nvidia.com/gpu": "4"}}}
+    for name in ("gpu-a", "gpu-b"):
+        spec = {"nodeName": name, "containers": [container]}
+        meta = {"name": f"other-{name}", "namespace": "elsewhere"}
+        world.api.put(
+            {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Running"}}
+        )
+    await world.round()
+    assert world.condition("Ready")["reason"] == "WaitingForGPUs"
+    assert "held by other pods: gpu-a 4 of 4, gpu-b 4 of 4" in world.condition("Ready")["message"]
+    assert world.reconciler.waiting == {KEY}
+    assert world.again == 15.0
+    world.api.drop("Pod", "other-gpu-a", namespace="elsewhere")
+    await world.round()
+    assert len(world.api.names("RayCluster")) == 1
+    assert world.reconciler.waiting == frozenset()
+
+
+async def test_what_the_engine_itself_holds_is_free_for_its_new_spec() -> None:
+    world = World()
+    await world.serve()
+    for index, name in enumerate(name for name in world.api.names("Pod") if "head" not in name):
+        world.api.body("Pod", name)["spec"] = {
+            "nodeName": ("gpu-a", "gpu-b")[index],
+            "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "4"}}}],
+        }
+    world.change(vllmConfig={"maxNumSeqs": 4})
+    await world.round()
+    assert world.condition("Ready")["reason"] == "Replacing"
+
+
 async def test_the_plan_stands_in_status() -> None:
     facts = {"uri": "file:///opt/models/m", "facts": {"parameters": "7B"}}
     world = World(spec={"model": facts})

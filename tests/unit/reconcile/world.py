@@ -69,8 +69,8 @@ class FakeApi:
     def body(self, kind: str, name: str) -> Object:
         return self.objects[kind, "models", name]
 
-    def drop(self, kind: str, name: str) -> None:
-        del self.objects[kind, "models", name]
+    def drop(self, kind: str, name: str, namespace: str = "models") -> None:
+        del self.objects[kind, namespace, name]
 
     async def get(self, kind: Kind, namespace: str, name: str) -> Object:
         self._check("get", kind.kind)

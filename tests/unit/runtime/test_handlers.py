@@ -19,10 +19,19 @@ class Watches:
         self.registry = kopf.OperatorRegistry()
         self.keys: list[Key] = []
         self.all = 0
-        register(self.registry, enqueue=self.keys.append, enqueue_all=self._enqueue_all)
+        self.waiting = 0
+        register(
+            self.registry,
+            enqueue=self.keys.append,
+            enqueue_all=self._enqueue_all,
+            enqueue_waiting=self._enqueue_waiting,
+        )
 
     def _enqueue_all(self) -> None:
         self.all += 1
+
+    def _enqueue_waiting(self) -> None:
+        self.waiting += 1
 
     def handlers(self) -> Iterator[Any]:
         yield from self.registry._watching.get_all_handlers()  # kopf has no public way to list them
@@ -42,7 +51,8 @@ def node(name: str = "n", **changes: Any) -> dict[str, Any]:
             "labels": changes.get("labels", {"a": "1"}),
             "resourceVersion": changes.get("rv", "1"),
         },
-        "spec": {"unschedulable": True} if changes.get("cordoned") else {},
+        "spec": ({"unschedulable": True} if changes.get("cordoned") else {})
+        | ({"taints": changes["taints"]} if "taints" in changes else {}),
         "status": {
             "allocatable": {"nvidia.com/gpu": changes.get("gpus", "4")},
             "conditions": [{"type": "Ready", "lastHeartbeatTime": changes.get("beat", "")}],
@@ -60,7 +70,9 @@ async def test_heartbeats_of_a_node_ask_for_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{"gpus": "8"}, {"cordoned": True}, {"labels": {"a": "2"}}], ids=["GPUs", "cordon", "labels"]
+    "change",
+    [{"gpus": "8"}, {"cordoned": True}, {"labels": {"a": "2"}}, {"taints": [{"key": "k", "effect": "NoSchedule"}]}],
+    ids=["GPUs", "cordon", "labels", "taints"],
 )
 async def test_what_plans_depend_on_asks_for_all(change: dict[str, Any]) -> None:
     watches = Watches()
@@ -95,6 +107,15 @@ async def test_a_child_asks_for_its_deployment(plural: str) -> None:
     assert watches.keys == [Key("n", "d")]
     await watches.tell(f"child-{plural}", {"metadata": {**meta, "labels": {}}})
     assert len(watches.keys) == 1
+
+
+async def test_a_pod_that_goes_asks_for_those_that_wait_for_gpus() -> None:
+    watches = Watches()
+    meta = {"name": "p", "namespace": "n", "labels": {"vllm-operator.io/deployment": "d"}}
+    await watches.tell("child-pods", {"metadata": meta}, "MODIFIED")
+    assert watches.waiting == 0
+    await watches.tell("child-pods", {"metadata": meta}, "DELETED")
+    assert watches.waiting == 1
 
 
 async def test_kuberays_crd_asks_for_all_and_no_other_crd_does() -> None:
