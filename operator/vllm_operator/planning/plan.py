@@ -39,17 +39,43 @@ class Plan:
 
     Attributes
     ----------
+    survey
+        What it was chosen from.
+    """
+
+    shape: Shape
+    chosen: Candidate
+    survey: Survey
+
+
+@dataclass(frozen=True, kw_only=True)
+class Survey:
+    """All ways to place an engine, before one is taken.
+
+    Attributes
+    ----------
     facts
         What is known of the model, ``None`` when nothing is.
     load
-        What was planned for.
+        What is planned for.
     """
 
-    load: Load
-    shape: Shape
-    chosen: Candidate
-    choice: Choice
     facts: ModelFacts | None
+    load: Load
+    choice: Choice
+
+
+def survey(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Survey:
+    """Look at all ways to place an engine.
+
+    Raises
+    ------
+    FactsError
+        What the spec says of the model cannot be read.
+    """
+    facts = stated_facts(spec)
+    load = load_of(spec, facts)
+    return Survey(facts=facts, load=load, choice=choose(wish_of(spec), facts, load, nodes, catalogue))
 
 
 def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Plan:
@@ -65,14 +91,12 @@ def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogu
         It cannot be placed now.
     """
     there = tuple(nodes)
-    facts = stated_facts(spec)
-    load = load_of(spec, facts)
-    choice = choose(wish_of(spec), facts, load, there, catalogue)
-    chosen = choice.best
+    seen = survey(spec, there, catalogue)
+    chosen = seen.choice.best
     if chosen is None:
-        raise NoSuchGPUsError(choice.reason)
+        raise NoSuchGPUsError(seen.choice.reason)
     if chosen.verdict is Verdict.NOT_NOW:
-        raise GPUsTakenError(choice.reason)
+        raise GPUsTakenError(seen.choice.reason)
     several = len({node.product for node in there if node.gpus}) > 1
     shape = Shape(
         tensor=chosen.tensor,
@@ -81,7 +105,7 @@ def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogu
         groups=group_pods(chosen.sizes),
         node_selector=chosen.selector if several else {},
     )
-    return Plan(load=load, shape=shape, chosen=chosen, choice=choice, facts=facts)
+    return Plan(shape=shape, chosen=chosen, survey=seen)
 
 
 def describe(planned: Plan) -> dict[str, Any]:
@@ -101,16 +125,17 @@ def describe(planned: Plan) -> dict[str, Any]:
                 "fits": item.verdict is Verdict.FITS,
                 "reason": item.reason,
             }
-            for item in planned.choice.candidates[:TOLD_CANDIDATES]
+            for item in planned.survey.choice.candidates[:TOLD_CANDIDATES]
         ],
     }
-    if chosen.need and planned.facts:
+    facts = planned.survey.facts
+    if chosen.need and facts:
         told["memory"] = {
             "weightsMiB": round(chosen.need.weights / MIB),
             "marginMiB": round(chosen.need.margin / MIB),
             "cachedTokens": chosen.cached_tokens,
-            "maxModelLen": planned.load.max_model_len,
-            "guessed": "; ".join(planned.facts.guessed),
+            "maxModelLen": planned.survey.load.max_model_len,
+            "guessed": "; ".join(facts.guessed),
         }
     return told
 

@@ -1,0 +1,104 @@
+"""What ``kubectl vllm plan`` says: the candidates of a deployment, as a table or as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from vllm_operator.cli.documents import Document
+from vllm_operator.cli.tables import table
+from vllm_operator.planning.catalogue import Catalogue
+from vllm_operator.planning.choose import Candidate
+from vllm_operator.planning.inventory import GIB, GpuNode
+from vllm_operator.planning.plan import Survey, survey
+from vllm_operator.planning.proof import Verdict
+
+EXIT_CODES = {Verdict.FITS: 0, Verdict.NOT_NOW: 3, Verdict.NEVER: 4}
+SHOWN = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """The plan of one deployment."""
+
+    name: str
+    survey: Survey
+
+    @property
+    def verdict(self) -> Verdict:
+        """Verdict of the best candidate."""
+        return self.survey.choice.verdict
+
+    def data(self) -> dict[str, Any]:
+        """Give it for programs."""
+        facts = self.survey.facts
+        return {
+            "name": self.name,
+            "verdict": self.verdict.value,
+            "reason": self.survey.choice.reason,
+            "maxModelLen": self.survey.load.max_model_len,
+            "guessed": list(facts.guessed) if facts else ["nothing is known of the model"],
+            "candidates": [_candidate(item) for item in self.survey.choice.candidates],
+        }
+
+    def text(self, *, wide: bool) -> str:
+        """Give it for people."""
+        choice = self.survey.choice
+        lines = [f"{self.name}: {self.verdict.value}: {choice.reason}"]
+        if choice.best and choice.best.warning:
+            lines.append(f"warning: {choice.best.warning}")
+        if facts := self.survey.facts:
+            lines += [f"guessed: {guess}" for guess in facts.guessed]
+        else:
+            lines.append("nothing is known of the model (spec.model.facts): sizes that are left out are 1")
+        shown = choice.candidates if wide else choice.candidates[:SHOWN]
+        head = ["accelerator", "tensor", "pipeline", "gpus", "pods", "weights", "cache tokens", "cost", "verdict"]
+        rows = [_row(item) + ([item.reason] if wide else []) for item in shown]
+        lines += ["", table([*head, *(["reason"] if wide else [])], rows)] if rows else []
+        if len(choice.candidates) > len(shown):
+            lines.append(f"and {len(choice.candidates) - len(shown)} more: -o wide")
+        return "\n".join(lines)
+
+
+def answer(document: Document, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Answer:
+    """Plan a deployment.
+
+    Raises
+    ------
+    FactsError
+        What it says of its model cannot be read.
+    """
+    return Answer(name=document.name, survey=survey(document.spec, nodes, catalogue))
+
+
+def _row(item: Candidate) -> list[object]:
+    return [
+        item.product,
+        item.tensor,
+        item.pipeline,
+        item.gpus,
+        "+".join(map(str, item.sizes)),
+        f"{item.need.weights / GIB:.1f} GiB" if item.need else "",
+        item.cached_tokens or "",
+        f"{item.cost:.2f}",
+        item.verdict.value,
+    ]
+
+
+def _candidate(item: Candidate) -> dict[str, Any]:
+    return {
+        "accelerator": item.product,
+        "tensor": item.tensor,
+        "pipeline": item.pipeline,
+        "gpus": item.gpus,
+        "podGpus": list(item.sizes),
+        "nodes": list(item.seats),
+        "weightsBytesPerRank": round(item.need.weights) if item.need else None,
+        "marginBytesPerRank": round(item.need.margin) if item.need else None,
+        "cachedTokens": item.cached_tokens,
+        "cost": round(item.cost, 4),
+        "verdict": item.verdict.value,
+        "reason": item.reason,
+        "warning": item.warning,
+    }

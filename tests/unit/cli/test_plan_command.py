@@ -1,0 +1,160 @@
+"""``kubectl vllm plan``: verdicts as exit codes, reasons in words, and bad input without a traceback."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+from vllm_operator.cli.main import main
+
+INVENTORIES = Path(__file__).parents[1] / "planning" / "data" / "inventories"
+EXAMPLES = Path(__file__).parents[3] / "examples"
+
+
+def manifest(tmp_path: Path, *specs: dict[str, Any]) -> str:
+    documents = [
+        {
+            "apiVersion": "vllm-operator.io/v1alpha1",
+            "kind": "VLLMDeployment",
+            "metadata": {"name": f"m{index}"},
+            "spec": {"model": {"uri": "file:///m"}} | spec,
+        }
+        for index, spec in enumerate(specs)
+    ]
+    file = tmp_path / "cr.yaml"
+    file.write_text(yaml.safe_dump_all([{"kind": "Namespace"}, *documents]))
+    return str(file)
+
+
+def run(*arguments: str) -> Result:
+    result = CliRunner().invoke(main, arguments)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    return result
+
+
+def facts(parameters: str) -> dict[str, Any]:
+    return {"model": {"uri": "file:///m", "facts": {"parameters": parameters}}}
+
+
+@pytest.mark.parametrize(
+    ("spec", "inventory", "status", "words"),
+    [
+        (
+            {"parallelism": {"pipeline": 6}},
+            "four-plus-four",
+            0,
+            "m0: Fits: 2 pods (1 x 4 GPUs + 1 x 2 GPUs) on 2 nodes",
+        ),
+        (
+            {"parallelism": {"pipeline": 6}, "placement": {"strategy": "STRICT_PACK"}},
+            "four-plus-four",
+            4,
+            "m0: Never: STRICT_PACK of 6 GPUs cannot fit: the largest node, gpu-a, has 4, a pod needs 6; PACK",
+        ),
+        ({"parallelism": {"pipeline": 2}, "placement": {"strategy": "STRICT_SPREAD"}}, "four-plus-four", 0, "Fits"),
+        (
+            {"parallelism": {"pipeline": 3}, "placement": {"strategy": "STRICT_SPREAD"}},
+            "four-plus-four",
+            4,
+            "SPREAD would fit",
+        ),
+        (facts("7B"), "mixed", 0, "NVIDIA-GeForce-RTX-3090   1        1"),
+        (facts("21B"), "mixed", 0, "NVIDIA-L40S"),
+        (facts("70B"), "mixed", 0, "NVIDIA-A100-SXM4-80GB"),
+        (
+            {"parallelism": {"tensor": 8, "pipeline": 13}},
+            "h100-pods",
+            3,
+            "m0: NotNow: PACK of 104 GPUs does not fit now",
+        ),
+        ({"parallelism": {"tensor": 4}}, "one-machine", 0, "1 pod (1 x 4 GPUs) on 1 node"),
+    ],
+)
+def test_every_inventory(tmp_path: Path, spec: dict[str, Any], inventory: str, status: int, words: str) -> None:
+    result = run("plan", "-f", manifest(tmp_path, spec), "--nodes", str(INVENTORIES / f"{inventory}.yaml"))
+    assert (result.exit_code, result.stderr) == (status, "")
+    assert words in result.stdout
+
+
+def test_the_worst_of_several_is_the_exit_status(tmp_path: Path) -> None:
+    file = manifest(tmp_path, facts("7B"), facts("2T"), facts("70B"))
+    result = run("plan", "-f", file, "--nodes", str(INVENTORIES / "mixed.yaml"), "-o", "json")
+    assert result.exit_code == 4
+    assert [item["verdict"] for item in json.loads(result.stdout)] == ["Fits", "Never", "Fits"]
+
+
+@pytest.mark.parametrize("output", ["json", "yaml"])
+def test_data_for_programs(tmp_path: Path, output: str) -> None:
+    file = manifest(tmp_path, facts("70B"))
+    result = run("plan", "-f", file, "--nodes", str(INVENTORIES / "mixed.yaml"), "-o", output)
+    (told,) = yaml.safe_load(result.stdout)
+    best = told["candidates"][0]
+    assert (best["accelerator"], best["tensor"], best["nodes"]) == ("NVIDIA-A100-SXM4-80GB", 2, ["a100"])
+    assert best["weightsBytesPerRank"] == pytest.approx(70e9, rel=0.01)
+    assert told["maxModelLen"] == 8192
+
+
+def test_wide_gives_every_reason(tmp_path: Path) -> None:
+    file = manifest(tmp_path, facts("70B"))
+    result = run("plan", "-f", file, "--nodes", str(INVENTORIES / "mixed.yaml"), "-o", "wide")
+    assert "REASON" in result.stdout
+    assert result.stdout.count("on 1 node") >= 4
+
+
+@pytest.mark.parametrize("example", sorted(EXAMPLES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_examples_have_a_plan(example: Path) -> None:
+    result = run("plan", "-f", str(example), "--nodes", str(INVENTORIES / "h100-pods.yaml"))
+    assert result.exit_code == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("file", "nodes", "words"),
+    [
+        (None, "nodes: []", "there is no VLLMDeployment in it"),
+        ("a: [", "nodes: []", "no YAML"),
+        ("\x00", "nodes: []", "no YAML"),
+        ("kind: VLLMDeployment", "nodes: []", "unnamed: spec.model: Field required"),
+        ("{kind: VLLMDeployment, metadata: {name: a}, spec: {model: {uri: x}}}", "nodes: []", "a: spec.model.uri"),
+        ("{kind: VLLMDeployment, metadata: 3, spec: 4}", "nodes: []", "unnamed: "),
+        ("GOOD", "a: 1", "neither a list nodes nor a list items"),
+        ("GOOD", "nodes: [{name: a, gpus: many}]", "nodes[0]: gpus is no number"),
+        ("FACTS", "nodes: []", "spec.model.facts: config.json has no positive hidden_size"),
+    ],
+)
+def test_bad_input_is_named(tmp_path: Path, file: str | None, nodes: str, words: str) -> None:
+    good = manifest(tmp_path, {})
+    if file == "FACTS":
+        good = manifest(tmp_path, {"model": {"uri": "file:///m", "facts": {"config": {"a": 1}}}})
+    elif file != "GOOD":
+        Path(good).write_text(file or "kind: Namespace")
+    inventory = tmp_path / "nodes.yaml"
+    inventory.write_text(nodes)
+    result = run("plan", "-f", good, "--nodes", str(inventory))
+    assert result.exit_code == 1
+    assert result.stdout == ""
+    assert words in result.stderr
+
+
+@pytest.mark.parametrize("missing", ["cr", "nodes"])
+def test_a_file_that_is_not_there(tmp_path: Path, missing: str) -> None:
+    good = manifest(tmp_path, {})
+    nowhere = str(tmp_path / "nowhere.yaml")
+    pair = (nowhere, str(INVENTORIES / "mixed.yaml")) if missing == "cr" else (good, nowhere)
+    result = run("plan", "-f", pair[0], "--nodes", pair[1])
+    assert (result.exit_code, "nowhere.yaml" in result.stderr) == (1, True)
+
+
+def test_no_cluster_and_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    result = run("plan", "-f", manifest(tmp_path, {}))
+    assert result.exit_code == 1
+    assert "give an inventory with --nodes FILE" in result.stderr
+    result = run("ranks", "m0")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "VLLMDeployment default/m0" in result.stderr
