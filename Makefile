@@ -85,6 +85,10 @@ test-cluster: testbed-build ## The tests on the test bed: contracts, cluster, en
 bench-start: install ## Measure apply to Ready beside a start by hand; writes docs/benchmarks.json.
 	@$(RUN) -m tests.bench.start
 
+.PHONY: bench-planning
+bench-planning: install ## Compare planned memory with public recipes, and time a plan; writes docs/benchmarks.json.
+	@$(RUN) -m tests.bench.planning
+
 .PHONY: generate
 generate: install ## Write the CRD from the models, into crds/ and the chart.
 	@$(RUN) -m vllm_operator.api.crd $(CRDS)

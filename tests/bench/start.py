@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from tests.bench.results import record
 from tests.product.ask import complete
 from tests.product.deployment import Deployment
 from tests.product.install import REPOSITORY, install
@@ -33,7 +34,6 @@ STEPS = ("podsScheduled", "rayNodesJoined", "placed", "loaded", "firstToken")
 SCRIPT = "/tmp/launch.py"  # noqa: S108 - inside the pod
 NAMESPACE = "bench-start"
 HERE = Path(__file__).parent
-RESULTS = REPOSITORY / "docs" / "benchmarks.json"
 COMMAND = "make bench-start"
 MANIFEST = yaml.safe_load((REPOSITORY / "examples" / "smollm2-pipeline.yaml").read_text())
 NAME = MANIFEST["metadata"]["name"]
@@ -181,8 +181,7 @@ def _write(pairs: Sequence[tuple[float, float]]) -> None:
     """Write the medians over the runs: the two of a run stand beside each other, so the machine's moods cancel."""
     ratio = statistics.median(ours / hand for ours, hand in pairs)
     share = statistics.median(ours - hand for ours, hand in pairs)
-    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else []
-    mine = [
+    record(
         {
             "name": "start: apply to Ready, beside by hand",
             "ratio": round(ratio, 3),
@@ -197,9 +196,7 @@ def _write(pairs: Sequence[tuple[float, float]]) -> None:
             "goal": "<= 3",
             "command": COMMAND,
         },
-    ]
-    kept = [entry for entry in known if entry["name"] not in {entry["name"] for entry in mine}]
-    RESULTS.write_text(json.dumps([*kept, *mine], indent=1) + "\n")
+    )
     sys.stdout.write(f"median of {len(pairs)} runs: ratio {ratio:.3f} (goal <= 1.10), ")
     sys.stdout.write(f"own share {share:+.1f} s (goal <= 3)\n")
 

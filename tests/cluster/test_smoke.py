@@ -8,6 +8,7 @@ import urllib.request
 from typing import Any
 
 import pytest
+from tests.product.manifests import pod
 from tests.testbed import render
 from tests.testbed.bed import Bed, overlay
 from tests.testbed.errors import BedError
@@ -42,30 +43,6 @@ seconds = time.monotonic() - begin
 names = {name: socket.gethostbyname(name) for name in ("kubernetes.default", "kubernetes.default.svc.cluster.local")}
 print(json.dumps({"names": names, "unknown": unknown, "seconds": seconds}))
 """
-
-
-def pod(name: str, *command: str, node: str | None = None, gpus: int = 0, **spec: Any) -> dict[str, Any]:
-    limits = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {
-            "terminationGracePeriodSeconds": 0,
-            "volumes": [{"name": "usr", "hostPath": {"path": "/usr"}}],
-            "containers": [
-                {
-                    "name": "main",
-                    "image": render.THIN_IMAGE,
-                    "command": list(command),
-                    "resources": limits,
-                    "volumeMounts": [{"name": "usr", "mountPath": "/usr", "readOnly": True}],
-                }
-            ],
-            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
-            **spec,
-        },
-    }
 
 
 def output_of(bed: Bed, namespace: str, name: str, code: str) -> Any:

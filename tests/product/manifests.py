@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.product.install import DUMMY_MODELS
+from tests.product.install import DUMMY_MODELS, THIN_IMAGE
 
 PIPELINE_ON_CPU = ("-cc.mode=2", "-cc.backend=eager")
 """vLLM's CPU build cannot run pipeline stages with --enforce-eager."""
@@ -50,6 +50,31 @@ def dummy(
                 "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "16Gi"}},
             },
             "rayHead": {"resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "3Gi"}}},
+            **spec,
+        },
+    }
+
+
+def pod(name: str, *command: str, node: str | None = None, gpus: int = 0, **spec: Any) -> dict[str, Any]:
+    """Give a pod that runs a command of this machine's /usr."""
+    limits = {"limits": {"nvidia.com/gpu": gpus}} if gpus else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "labels": {"app": name}},
+        "spec": {
+            "terminationGracePeriodSeconds": 0,
+            "volumes": [{"name": "usr", "hostPath": {"path": "/usr"}}],
+            "containers": [
+                {
+                    "name": "main",
+                    "image": THIN_IMAGE,
+                    "command": list(command),
+                    "resources": limits,
+                    "volumeMounts": [{"name": "usr", "mountPath": "/usr", "readOnly": True}],
+                }
+            ],
+            **({"nodeSelector": {"kubernetes.io/hostname": node}} if node else {}),
             **spec,
         },
     }
