@@ -113,6 +113,21 @@ def test_an_unchanged_deployment_is_left_alone(served: Deployment, bed: Bed, ope
     assert served.read()["spec"] == manifest["spec"]
 
 
+def test_a_report_that_was_deleted_comes_back_and_the_engine_serves_on(served: Deployment, bed: Bed) -> None:
+    (before,) = served.engines
+    name = before["report"]
+    bed.kubectl("delete", "configmap", name, "-n", served.namespace)
+
+    def told() -> str:
+        data: dict[str, str] = bed.api.json("get", "configmap", name, "-n", served.namespace).get("data", {})
+        return data.get("report.json", "")
+
+    report = json.loads(bed.wait_for("the report to be there again", told, 30))
+    assert (report["phase"], report["attempt"], len(report["ranks"])) == ("Serving", before["attempt"], 2)
+    (after,) = served.engines
+    assert (after["state"], after["attempt"], after["ranks"]) == ("Serving", before["attempt"], before["ranks"])
+
+
 def _versions(bed: Bed, namespace: str) -> dict[str, str]:
     """ResourceVersions of everything of the namespace that we make; pods and KubeRay's status run by themselves."""
     kinds = "services,configmaps,secrets,serviceaccounts,roles,rolebindings,controllerrevisions"

@@ -202,6 +202,11 @@ def needs_ray(view: EngineView, turn: Turn) -> bool:
     return report is None or (report.phase is contract.Phase.SERVING and not _lead_ready(view))
 
 
+def has_lost_report(view: EngineView, turn: Turn) -> bool:
+    """Say whether an engine serves of which nothing is known: its report was deleted, its supervisor still has it."""
+    return bool(not turn.failure and view.all_running and _lead_ready(view) and _own_report(view) is None)
+
+
 def current_report(view: EngineView, attempt: int) -> contract.EngineReport | None:
     """Give the engine's report when it speaks of this CR, revision and attempt."""
     report = _own_report(view)

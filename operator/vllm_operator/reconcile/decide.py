@@ -70,6 +70,8 @@ def decide(
         view = replace(engine.view, ray=rays.get(name))
         told = step(view, engine.turn, recovery=settings.recovery, deadlines=settings.deadlines, now=now)
         steps[name] = told
+        if engine.names.report not in seen.config_maps:
+            actions.append(Create(body=access.report_config_map(seen.owner, engine.names, view.report)))
         if told.submit and view.ray and view.head:
             actions.append(_submit(seen, engine, view.ray.session, view.head.ip, settings))
     replicas = _replicas(seen, intent, steps)

@@ -49,6 +49,10 @@ class Observation:
         ``None`` when they were not needed: the spec's revision exists already.
     clusters
         RayClusters of this CR by name; ``None`` when the API server does not know the kind.
+    reports
+        What each engine says of itself, by RayCluster.
+    config_maps
+        Names of the ConfigMaps of this CR.
     blocker
         What the user must mend before anything is made.
     """
@@ -62,6 +66,7 @@ class Observation:
     clusters: Mapping[str, Mapping[str, Any]] | None
     pods: tuple[PodView, ...]
     reports: Mapping[str, contract.EngineReport]
+    config_maps: frozenset[str]
     service: Mapping[str, Any] | None
     blocker: Blocker | None
 
@@ -120,6 +125,7 @@ class Observer:
             clusters=clusters,
             pods=tuple(read_pod(item) for item in await self._api.list(POD, owner.namespace, tags)),
             reports=dict(_read_reports(maps)),
+            config_maps=frozenset(item["metadata"]["name"] for item in maps),
             service=service,
             blocker=blocker,
         )

@@ -1,4 +1,4 @@
-"""Ask the Ray heads of engines that are being brought up.
+"""Ask the Ray heads of engines that are being brought up, and supervisors whose reports are lost.
 
 An engine that serves is not asked: the kubelet's probe and the engine's report say all.
 """
@@ -7,26 +7,42 @@ from __future__ import annotations
 
 import base64
 import datetime
+import logging
 from collections.abc import Callable
 
 from vllm_bootstrap import contract
 from vllm_operator.clients.kubernetes import KubernetesClient, NotFoundError
 from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead
+from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
 from vllm_operator.lifecycle.engine import EngineView, JobView, RayView
 from vllm_operator.reconcile.observe import SECRET
+
+log = logging.getLogger(__name__)
 
 
 class RaySide:
     """Reads Ray heads, and gives them jobs."""
 
-    def __init__(self, api: KubernetesClient, ray: RayClient) -> None:
+    def __init__(self, api: KubernetesClient, ray: RayClient, supervisors: SupervisorClient) -> None:
         self._api = api
         self._ray = ray
+        self._supervisors = supervisors
 
-    async def token(self, namespace: str, secret: str) -> str:
-        """Read the Ray token of an engine."""
+    async def token(self, namespace: str, secret: str, key: str = "auth_token") -> str:
+        """Read a token of an engine: Ray's, or the supervisor's ``control_token``."""
         body = await self._api.get(SECRET, namespace, secret)
-        return base64.b64decode(body["data"]["auth_token"]).decode()
+        return base64.b64decode(body["data"][key]).decode()
+
+    async def recall(self, view: EngineView, *, namespace: str, secret: str) -> contract.EngineReport | None:
+        """Ask a supervisor for the report that is lost; ``None`` when it cannot give it."""
+        if not view.lead:
+            return None
+        try:
+            token = await self.token(namespace, secret, "control_token")
+            return await self._supervisors.report(view.lead.ip, token)
+        except (NotFoundError, SupervisorError) as error:
+            log.warning("%s/%s: the report of %s is lost: %s", namespace, view.cluster.name, view.name, error)
+            return None
 
     async def look(self, view: EngineView, *, namespace: str, secret: str, job_id: Callable[[str], str]) -> RayView:
         """Ask an engine's Ray head for its session, its GPU nodes and the job of the present attempt.

@@ -6,17 +6,17 @@ import datetime
 import logging
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api.status import Reason
 from vllm_operator.clients.kubernetes import ApiError, ConflictError, KubernetesClient
 from vllm_operator.lifecycle.conditions import Blocker
-from vllm_operator.lifecycle.engine import RayView
+from vllm_operator.lifecycle.engine import RayView, has_lost_report
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.decide import decide, plan_of
-from vllm_operator.reconcile.intent import Engine, Settings, intend
+from vllm_operator.reconcile.intent import Engine, Intent, Settings, intend
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observation, Observer
 from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.reconcile.status import dump, new_status
@@ -87,6 +87,9 @@ class Reconciler:
             return None
         seen = await self._observer.look(body)
         intent = intend(seen, self._settings, self._now())
+        if told := await self._recall(intent, seen):
+            seen = replace(seen, reports={**seen.reports, **told})
+            intent = intend(seen, self._settings, self._now())
         rays = {name: await self._ask_ray(engine, seen) for name, engine in intent.engines.items() if engine.asks_ray}
         decision = decide(seen, intent, rays, self._settings, self._now())
         self._note(key, decision.blocker)
@@ -102,6 +105,17 @@ class Reconciler:
         await self._write(body, dump(new_status(seen, decision, refused, self._now())))
         again = math.inf if decision.requeue_after is None else decision.requeue_after
         return again if refused is None else min(again, REFUSED_SECONDS)
+
+    async def _recall(self, intent: Intent, seen: Observation) -> dict[str, contract.EngineReport]:
+        """Ask for reports that somebody deleted: an engine that serves is not restarted for that."""
+        told: dict[str, contract.EngineReport] = {}
+        for engine in intent.engines.values():
+            if has_lost_report(engine.view, engine.turn):
+                secret = engine.names.secret
+                report = await self._ray_side.recall(engine.view, namespace=seen.owner.namespace, secret=secret)
+                if report:
+                    told[engine.names.ray_cluster] = report
+        return told
 
     async def _ask_ray(self, engine: Engine, seen: Observation) -> RayView:
         def job_id(session: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 from typing import Any
 
+from vllm_bootstrap import contract
 from vllm_operator.resources.names import EngineNames, Owner, engine_labels, metadata
 
 RBAC = "rbac.authorization.k8s.io"
@@ -27,12 +28,19 @@ def token_data(*, auth_token: str, control_token: str) -> dict[str, str]:
     return {key: base64.b64encode(value.encode()).decode() for key, value in given.items()}
 
 
-def report_config_map(owner: Owner, names: EngineNames) -> dict[str, Any]:
-    """Build the ConfigMap that the engine reports into; made beforehand, because the engine may only patch it."""
+def report_config_map(owner: Owner, names: EngineNames, report: contract.EngineReport | None = None) -> dict[str, Any]:
+    """Build the ConfigMap that the engine reports into; made beforehand, because the engine may only patch it.
+
+    Parameters
+    ----------
+    report
+        What the engine says already, when the ConfigMap is made anew.
+    """
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(owner, names.report, engine_labels(owner, names.index)),
+        **({"data": {contract.REPORT_KEY: contract.dumps(report)}} if report else {}),
     }
 
 

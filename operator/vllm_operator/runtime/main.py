@@ -24,6 +24,7 @@ import kopf
 
 from vllm_operator.clients.kubernetes import ApiError, KubernetesClient
 from vllm_operator.clients.ray import RayClient
+from vllm_operator.clients.supervisor import SupervisorClient
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observer
 from vllm_operator.reconcile.queue import WorkQueue
@@ -103,7 +104,7 @@ async def _run(settings: ProcessSettings) -> None:
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(api.close)
         session = await stack.enter_async_context(aiohttp.ClientSession())
-        reconciler = _reconciler(api, RayClient(session), settings)
+        reconciler = _reconciler(api, session, settings)
         workers = Workers(
             queue=queue,
             reconcile=reconciler.reconcile,
@@ -134,9 +135,9 @@ async def _run(settings: ProcessSettings) -> None:
         )
 
 
-def _reconciler(api: KubernetesClient, ray: RayClient, settings: ProcessSettings) -> Reconciler:
+def _reconciler(api: KubernetesClient, session: aiohttp.ClientSession, settings: ProcessSettings) -> Reconciler:
     observer = Observer(api, settings.watch_namespaces)
-    ray_side = RaySide(api, ray)
+    ray_side = RaySide(api, RayClient(session), SupervisorClient(session))
     return Reconciler(
         api=api,
         observer=observer,

@@ -6,10 +6,11 @@ import datetime
 from typing import cast
 
 from tests.unit.lifecycle import views
-from tests.unit.reconcile.world import FakeApi, FakeRay
+from tests.unit.reconcile.world import FakeApi, FakeRay, FakeSupervisors
 
 from vllm_operator.clients.kubernetes import KubernetesClient
 from vllm_operator.clients.ray import Job, RayClient, RayNode
+from vllm_operator.clients.supervisor import SupervisorClient
 from vllm_operator.lifecycle.engine import RayView
 from vllm_operator.reconcile.ray_side import RaySide
 
@@ -25,10 +26,15 @@ class Bench:
                 "apiVersion": "v1",
                 "kind": "Secret",
                 "metadata": {"name": "t", "namespace": "n"},
-                "data": {"auth_token": "cmF5"},
+                "data": {"auth_token": "cmF5", "control_token": "Y29udHJvbA=="},
             }
         )
-        self.side = RaySide(cast("KubernetesClient", self.api), cast("RayClient", self.ray))
+        self.supervisors = FakeSupervisors()
+        self.side = RaySide(
+            cast("KubernetesClient", self.api),
+            cast("RayClient", self.ray),
+            cast("SupervisorClient", self.supervisors),
+        )
 
     async def look(self, **view: object) -> RayView:
         return await self.side.look(
@@ -65,6 +71,23 @@ async def test_when_the_job_ended() -> None:
     told = await bench.look()
     assert told.job
     assert told.job.ended_at == datetime.datetime.fromtimestamp(0, datetime.UTC), "an engine silent since is noticed"
+
+
+async def test_a_lost_report_is_asked_for_with_the_control_token() -> None:
+    bench = Bench()
+    view = views.engine()
+    assert view.lead
+    bench.supervisors.reports[view.lead.ip] = views.report()
+    assert await bench.side.recall(view, namespace="n", secret="t") == views.report()
+    assert bench.supervisors.tokens == {"control"}
+
+
+async def test_a_supervisor_that_does_not_answer_tells_nothing() -> None:
+    bench = Bench()
+    assert await bench.side.recall(views.engine(), namespace="n", secret="t") is None
+    assert await bench.side.recall(views.engine(pods=()), namespace="n", secret="t") is None
+    bench.api.objects.clear()
+    assert await bench.side.recall(views.engine(), namespace="n", secret="t") is None
 
 
 async def test_no_head_pod_and_no_token() -> None:

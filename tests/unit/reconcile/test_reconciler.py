@@ -176,6 +176,31 @@ async def test_a_node_goes_and_its_pod_comes_back_elsewhere() -> None:
     assert world.engines["engine-0"]["attempt"] == 2
 
 
+async def test_a_report_that_was_deleted_comes_back_and_the_engine_serves_on() -> None:
+    world = World()
+    await world.serve()
+    name = f"{CLUSTER}-report"
+    report = contract.loads(contract.EngineReport, world.api.body("ConfigMap", name)["data"][contract.REPORT_KEY])
+    lead = world.api.body("Pod", world.pod(f"{CLUSTER}-lead-0"))
+    world.supervisors.reports[lead["status"]["podIP"]] = report
+    world.api.drop("ConfigMap", name)
+    assert kinds(await world.round()) == ["create ConfigMap"]
+    found = contract.loads(contract.EngineReport, world.api.body("ConfigMap", name)["data"][contract.REPORT_KEY])
+    assert found == report
+    assert (world.engines["engine-0"]["state"], world.engines["engine-0"]["attempt"]) == ("Serving", 1)
+    assert await world.round() == []
+
+
+async def test_a_lost_report_whose_supervisor_is_silent_costs_the_attempt() -> None:
+    world = World()
+    await world.serve()
+    world.api.drop("ConfigMap", f"{CLUSTER}-report")
+    world.ray.end_jobs(at=world.clock)
+    assert "create ConfigMap" in kinds(await world.round())
+    await world.round(31)
+    assert world.engines["engine-0"]["reason"] == "SupervisorSilent"
+
+
 async def test_an_engine_whose_cluster_was_deleted_is_made_anew() -> None:
     world = World()
     await world.serve()

@@ -23,6 +23,7 @@ from vllm_operator.clients.kubernetes import (
     kind_of,
 )
 from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead, RayNode
+from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.intent import Settings
@@ -178,6 +179,25 @@ class FakeRay:
         self.jobs[job_id] = Job(status="RUNNING", message="")
         return job_id
 
+    def end_jobs(self, at: float) -> None:
+        """Let every job have succeeded at a moment of the world's clock."""
+        ended = views.later(at).timestamp()
+        self.jobs = {name: Job(status="SUCCEEDED", message="", ended_at=ended) for name in self.jobs}
+
+
+class FakeSupervisors:
+    """Supervisors by the address of their pod."""
+
+    def __init__(self) -> None:
+        self.reports: dict[str, contract.EngineReport] = {}
+        self.tokens: set[str] = set()
+
+    async def report(self, ip: str, token: str) -> contract.EngineReport | None:
+        self.tokens.add(token)
+        if ip not in self.reports:
+            raise SupervisorError(f"http://{ip}:8001/status: refused")
+        return self.reports[ip]
+
 
 def node(name: str, gpus: int = 4) -> Object:
     return {
@@ -219,6 +239,7 @@ class World:
     def __post_init__(self) -> None:
         self.api = FakeApi(self.now)
         self.ray = FakeRay()
+        self.supervisors = FakeSupervisors()
         for name in ("gpu-a", "gpu-b"):
             self.api.put(node(name))
         self.api.put(deployment(self.spec))
@@ -230,7 +251,7 @@ class World:
         """Start the operator anew: nothing is in its memory."""
         api = cast("KubernetesClient", self.api)
         self.observer = Observer(api)
-        side = RaySide(api, cast("RayClient", self.ray))
+        side = RaySide(api, cast("RayClient", self.ray), cast("SupervisorClient", self.supervisors))
         self.actor = Actor(api, self.observer, side, lambda: next(self.secrets))
         self.reconciler = Reconciler(
             api=api,

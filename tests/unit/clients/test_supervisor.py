@@ -1,0 +1,60 @@
+"""The supervisor's report, asked for over its control port."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import Any
+from urllib.parse import urlsplit
+
+import aiohttp
+import pytest
+from aiohttp import web
+from tests.unit.clients.server import Answer, Server, said, serving
+from tests.unit.lifecycle import views
+
+from vllm_bootstrap import contract
+from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
+
+
+@asynccontextmanager
+async def connected(answer: Answer, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[SupervisorClient, Server]]:
+    async with serving(answer) as server, aiohttp.ClientSession() as session:
+        monkeypatch.setattr(contract, "SUPERVISOR_PORT", urlsplit(server.url).port)
+        yield SupervisorClient(session), server
+
+
+async def test_the_report_is_read_with_the_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    told = {"ready": True, "why": "serving", "report": asdict(views.report())}
+    async with connected(lambda _: said(told), monkeypatch) as (client, server):
+        assert await client.report("127.0.0.1", "control") == views.report()
+        [asked] = server.asked
+        assert (asked.method, asked.path) == ("GET", "/status")
+        assert asked.headers["Authorization"] == "Bearer control"
+
+
+async def test_there_may_be_none_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(lambda _: said({"ready": False, "report": None}), monkeypatch) as (client, _):
+        assert await client.report("127.0.0.1", "t") is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (lambda _: web.Response(status=401, text="the control token is needed"), "HTTP 401"),
+        (lambda _: web.Response(text="no JSON", content_type="application/json"), "/status"),
+        (lambda _: said({"report": {"phase": "Serving"}}), "is missing"),
+    ],
+)
+async def test_what_cannot_be_read_is_said(answer: Any, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(answer, monkeypatch) as (client, _):
+        with pytest.raises(SupervisorError, match=words):
+            await client.report("127.0.0.1", "t")
+
+
+async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "SUPERVISOR_PORT", 1)
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(SupervisorError, match="http://127.0.0.1:1/status"):
+            await SupervisorClient(session).report("127.0.0.1", "t")
