@@ -56,5 +56,5 @@ async def test_what_cannot_be_read_is_said(answer: Any, words: str, monkeypatch:
 async def test_nobody_there(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract, "SUPERVISOR_PORT", 1)
     async with aiohttp.ClientSession() as session:
-        with pytest.raises(SupervisorError, match="http://127.0.0.1:1/status"):
+        with pytest.raises(SupervisorError, match=r"http://127\.0\.0\.1:1/status"):
             await SupervisorClient(session).report("127.0.0.1", "t")
