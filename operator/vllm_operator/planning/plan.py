@@ -102,7 +102,7 @@ def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogu
         tensor=chosen.tensor,
         pipeline=chosen.pipeline,
         strategy=spec.placement.strategy,
-        groups=group_pods(chosen.sizes),
+        groups=group_pods(chosen.sizes, chosen.seats),
         node_selector=chosen.selector if several else {},
     )
     return Plan(shape=shape, chosen=chosen, survey=seen)

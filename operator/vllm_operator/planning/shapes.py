@@ -9,15 +9,24 @@ from dataclasses import dataclass, field
 from vllm_operator.api.spec import Strategy
 
 LEAD_GROUP = "lead"
+STEERED_NODES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodShape:
-    """Pods of one shape; one worker group of the RayCluster."""
+    """Pods of one shape; one worker group of the RayCluster.
+
+    Attributes
+    ----------
+    nodes
+        Where the plan seats them, when there are pods of several sizes: a small one that the scheduler puts where only
+        a large one fits would keep that one pending for ever.
+    """
 
     name: str
     pods: int
     gpus: int
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,10 +56,25 @@ class Shape:
         return sorted((group.gpus for group in self.groups for _ in range(group.pods)), reverse=True)
 
 
-def group_pods(sizes: Sequence[int]) -> tuple[PodShape, ...]:
-    """Make groups of pods of one size each; the lead is one of the largest, alone in its group."""
+def group_pods(sizes: Sequence[int], seats: Sequence[str]) -> tuple[PodShape, ...]:
+    """Make groups of pods of one size each; the lead is one of the largest, alone in its group.
+
+    Parameters
+    ----------
+    seats
+        The planned node of each pod.
+    """
     counted = Counter(sizes)
+    nodes = {size: _seats_of(size, sizes, seats) if len(counted) > 1 else () for size in counted}
     largest = max(sizes)
     counted[largest] -= 1
-    rest = [PodShape(name=f"gpu{size}", pods=pods, gpus=size) for size, pods in sorted(counted.items(), reverse=True)]
-    return (PodShape(name=LEAD_GROUP, pods=1, gpus=largest), *(group for group in rest if group.pods))
+    rest = [
+        PodShape(name=f"gpu{size}", pods=pods, gpus=size, nodes=nodes[size])
+        for size, pods in sorted(counted.items(), reverse=True)
+    ]
+    lead = PodShape(name=LEAD_GROUP, pods=1, gpus=largest, nodes=nodes[largest])
+    return (lead, *(group for group in rest if group.pods))
+
+
+def _seats_of(size: int, sizes: Sequence[int], seats: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted({seat for gpus, seat in zip(sizes, seats, strict=True) if gpus == size})[:STEERED_NODES])

@@ -7,13 +7,14 @@ Everything that KubeRay or Kubernetes would choose silently, differently by vers
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
-from vllm_operator.api.spec import EnvFromSource, EnvVar, RayHead, Resources, Strategy, VLLMDeploymentSpec
+from vllm_operator.api.spec import EnvFromSource, EnvVar, Pod, RayHead, Resources, Strategy, VLLMDeploymentSpec
 from vllm_operator.planning.inventory import GPU_RESOURCE
-from vllm_operator.planning.shapes import Shape
+from vllm_operator.planning.shapes import PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.model import ModelLocation, locate
 from vllm_operator.resources.names import EngineNames, Owner, engine_labels
@@ -44,20 +45,20 @@ def pod_template(
     names: EngineNames,
     defaults: RuntimeDefaults,
     role: Role,
-    gpus: int = 0,
+    group: PodShape | None = None,
 ) -> dict[str, Any]:
     """Build the PodTemplateSpec of a head, lead or worker pod.
 
     Parameters
     ----------
-    gpus
-        GPUs of the pod; 0 for the head.
+    group
+        Group of the pod; ``None`` for the head, which has no GPUs.
     """
     location = locate(spec.model)
     template = {
         "metadata": {"labels": dict(spec.pod.labels), "annotations": dict(spec.pod.annotations)},
         "spec": {
-            **_scheduling(spec, shape, owner, names, role),
+            **(_scheduling(spec.pod, shape, group, owner, names) if group else _head_scheduling(spec.ray_head)),
             "enableServiceLinks": False,
             "automountServiceAccountToken": role is not Role.WORKER,
             "serviceAccountName": _service_account(spec, names, role),
@@ -70,7 +71,7 @@ def pod_template(
                     "image": spec.image or defaults.image,
                     "env": _environment(names, location),
                     "ports": [{"name": name, "containerPort": port} for name, port in _ports(role)],
-                    "resources": _resources(spec, role, gpus),
+                    "resources": _resources(spec, role, group.gpus if group else 0),
                     "volumeMounts": _mounts(spec, location, role),
                     # A container that dies says its last words in the pod's status: no log must be read for them.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -108,16 +109,35 @@ def _service_account(spec: VLLMDeploymentSpec, names: EngineNames, role: Role) -
     return "" if role is Role.WORKER else names.service_account
 
 
-def _scheduling(spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, names: EngineNames, role: Role) -> dict[str, Any]:
-    source = spec.ray_head if role is Role.HEAD else spec.pod
-    affinity = dict(source.affinity or {})
-    if role is not Role.HEAD and shape.pods > 1:
-        affinity = _both(_strategy_affinity(shape.strategy, owner, names), affinity)
+def _head_scheduling(head: RayHead) -> dict[str, Any]:
     return {
-        "nodeSelector": {**({} if role is Role.HEAD else shape.node_selector), **source.node_selector},
-        "tolerations": [dict(item) for item in source.tolerations],
-        "affinity": affinity,
+        "nodeSelector": dict(head.node_selector),
+        "tolerations": [dict(item) for item in head.tolerations],
+        "affinity": dict(head.affinity or {}),
     }
+
+
+def _scheduling(pod: Pod, shape: Shape, group: PodShape, owner: Owner, names: EngineNames) -> dict[str, Any]:
+    ours: dict[str, Any] = {}
+    if shape.pods > 1:
+        ours = _strategy_affinity(shape.strategy, owner, names)
+    if group.nodes:
+        ours |= _towards(group.nodes)
+    return {
+        "nodeSelector": {**shape.node_selector, **pod.node_selector},
+        "tolerations": [dict(item) for item in pod.tolerations],
+        "affinity": _both(ours, dict(pod.affinity or {})),
+    }
+
+
+def _towards(nodes: Sequence[str]) -> dict[str, Any]:
+    """Prefer the planned nodes: only prefer, because a node that is gone must not keep the engine away."""
+    terms = [
+        # A match of fields takes one value only.
+        {"weight": 100, "preference": {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}}
+        for node in nodes
+    ]
+    return {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": terms}}
 
 
 def _both(ours: Any, theirs: Any) -> Any:

@@ -24,8 +24,8 @@ def ray_cluster_spec(
 ) -> dict[str, Any]:
     """Render the RayCluster's ``spec``; kept in the revision, so that an upgrade of ours changes no live engine."""
 
-    def template(role: Role, gpus: int = 0) -> dict[str, Any]:
-        return pod_template(spec=spec, shape=shape, owner=owner, names=names, defaults=defaults, role=role, gpus=gpus)
+    def template(role: Role, group: PodShape | None = None) -> dict[str, Any]:
+        return pod_template(spec=spec, shape=shape, owner=owner, names=names, defaults=defaults, role=role, group=group)
 
     return {
         "rayVersion": defaults.ray_version,
@@ -47,7 +47,7 @@ def ray_cluster_spec(
                 "maxReplicas": group.pods,
                 "numOfHosts": 1,
                 "rayStartParams": _start_params(group),
-                "template": template(Role.LEAD if group.name == LEAD_GROUP else Role.WORKER, group.gpus),
+                "template": template(Role.LEAD if group.name == LEAD_GROUP else Role.WORKER, group),
             }
             for group in shape.groups
         ],

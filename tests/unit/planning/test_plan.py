@@ -175,21 +175,22 @@ def test_a_shape_holds_the_world_and_can_exist(spec: VLLMDeploymentSpec, gpus: l
     assert fits(pods, gpus, apart=spec.placement.strategy == "STRICT_SPREAD")
 
 
-def sizes_asked(spec: VLLMDeploymentSpec, largest: int) -> list[int]:
-    """Give the pods by the rule of the documentation, for the oracle."""
+def shapes_asked(spec: VLLMDeploymentSpec, largest: int) -> list[list[int]]:
+    """Give the pods that the rules of the documentation allow, for the oracle."""
     world = spec.tensor * spec.pipeline
-    rule = {"STRICT_PACK": world, "SPREAD": 1, "STRICT_SPREAD": 1, "PACK": largest}
-    size = spec.placement.gpus_per_pod or rule[spec.placement.strategy]
-    pods = [size] * (world // size) if size <= world else []
-    return [*pods, *([world - sum(pods)] if sum(pods) < world else [])]
+    rule = {"STRICT_PACK": [world], "SPREAD": [1], "STRICT_SPREAD": [1], "PACK": range(1, largest + 1)}
+    shapes = []
+    for size in [spec.placement.gpus_per_pod] if spec.placement.gpus_per_pod else rule[spec.placement.strategy]:
+        pods = [size] * (world // size) if size <= world else []
+        shapes.append([*pods, *([world - sum(pods)] if sum(pods) < world else [])])
+    return shapes
 
 
 @given(specs, inventories)
 def test_what_is_refused_fits_nowhere_and_what_fits_is_not_refused(spec: VLLMDeploymentSpec, gpus: list[int]) -> None:
     there = [count for count in gpus if count]
-    possible = bool(there) and fits(
-        sizes_asked(spec, max(there)), there, apart=spec.placement.strategy == "STRICT_SPREAD"
-    )
+    apart = spec.placement.strategy == "STRICT_SPREAD"
+    possible = bool(there) and any(fits(pods, there, apart=apart) for pods in shapes_asked(spec, max(there)))
     try:
         plan_shape(spec, cluster(*gpus))
     except NoSuchGPUsError:
@@ -240,6 +241,14 @@ def test_sizes_and_gpus_follow_from_the_model(
 def test_nodes_of_one_product_are_not_selected_by_it() -> None:
     assert plan(of_model(None), MIXED[:1], BUILT_IN).shape.node_selector == {}
     assert plan(of_model(None), [GpuNode(name="a", gpus=1)], BUILT_IN).shape.node_selector == {}
+
+
+def test_pods_of_unlike_sizes_are_steered_to_their_nodes() -> None:
+    nodes = [GpuNode(name="a", gpus=4, used=1), GpuNode(name="b", gpus=4)]
+    shape = plan(asked(1, 6), nodes, BUILT_IN).shape
+    assert [(group.gpus, group.nodes) for group in shape.groups] == [(4, ("b",)), (2, ("a",))]
+    alike = plan(asked(1, 2, per_pod=1), nodes, BUILT_IN).shape
+    assert [group.nodes for group in alike.groups] == [(), ()]
 
 
 def test_a_cordon_is_waited_for() -> None:

@@ -340,3 +340,20 @@ def test_the_installation_lies_under_all_that_a_cr_says() -> None:
     assert lead["spec"]["containers"][0]["imagePullPolicy"] == "Never"
     other = templates(rendered(spec_of({}), defaults=RuntimeDefaults(image="i", pod_template=chart)))["lead"]
     assert other["spec"]["tolerations"] == [{"key": "chart"}]
+
+
+def test_pods_of_unlike_sizes_prefer_their_planned_nodes() -> None:
+    spec = samples.spec_of({"parallelism": {"pipeline": 6}, "placement": {}})
+    nodes = [GpuNode(name="gpu-a", gpus=4, used=1), GpuNode(name="gpu-b", gpus=4)]
+    groups = rendered(spec, nodes=nodes)["workerGroupSpecs"]
+    preferred = [
+        [
+            term["preference"]["matchFields"][0]["values"]
+            for term in group["template"]["spec"]["affinity"]["nodeAffinity"][
+                "preferredDuringSchedulingIgnoredDuringExecution"
+            ]
+        ]
+        for group in groups
+    ]
+    assert preferred == [[["gpu-b"]], [["gpu-a"]]]
+    assert "podAffinity" in groups[0]["template"]["spec"]["affinity"]
