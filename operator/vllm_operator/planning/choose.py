@@ -62,6 +62,11 @@ class Wish:
     accelerators: tuple[AcceleratorWish, ...] = ()
     pod_rules: PodRules = field(default_factory=PodRules)
 
+    @property
+    def is_explicit(self) -> bool:
+        """Both sizes are the user's."""
+        return self.tensor is not None and self.pipeline is not None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
@@ -172,10 +177,12 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
         if node.gpus > 0:
             by_product.setdefault(node.product, []).append(node)
     found: list[Candidate] = []
+    wanted: list[str] = []
     for product, members in sorted(by_product.items()):
         memory = catalogue.memory(product, min(node.memory for node in members))
         preference = _preference(wish, product, memory, catalogue)
         if preference is not None:
+            wanted.append(product)
             price = catalogue.price(product, memory)
             seating = Seating(members, wish.pod_rules)
             fleet = _Fleet(
@@ -188,7 +195,7 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
             )
             found += _of_fleet(wish, facts, load, fleet)
     if by_product and not found:
-        found = [_none(wish, load, sorted(by_product))]
+        found = [_none(wish, load, wanted, sorted(by_product))]
     return Choice(candidates=tuple(sorted(found, key=lambda item: item.rank)))
 
 
@@ -216,7 +223,8 @@ def _of_fleet(wish: Wish, facts: ModelFacts | None, load: Load, fleet: _Fleet) -
         longest = min(MAX_PIPELINE, len(facts.layers)) if tensor == tensors[-1] else 1
         pipeline = wish.pipeline or _pipeline(sizing, load, fleet.memory, longest)
         if pipeline:
-            candidates.append(_judge(_place(wish, fleet, tensor, pipeline), facts, sizing, load, fleet.memory))
+            placed = _place(wish, fleet, tensor, pipeline)
+            candidates.append(_judge(placed, facts, sizing, load, fleet.memory, explicit=wish.is_explicit))
     return candidates
 
 
@@ -297,8 +305,13 @@ def pod_sizes(world: int, per_pod: int) -> tuple[int, ...]:
     return (per_pod,) * whole + ((rest,) if rest else ())
 
 
-def _judge(candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, memory: int) -> Candidate:
-    """Hold a candidate against the model: vLLM's rules, and the memory of the neediest rank."""
+def _judge(
+    candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, memory: int, *, explicit: bool
+) -> Candidate:
+    """Hold a candidate against the model: vLLM's rules, and the memory of the neediest rank.
+
+    A cache that is too small only warns where all sizes are the user's: part of the figure is an estimate.
+    """
     if faults := rules.faults(facts, tensor=candidate.tensor, pipeline=candidate.pipeline):
         return replace(candidate, verdict=Verdict.NEVER, reason="; ".join(faults), seats=())
     needs = sizing.needs(candidate.pipeline)
@@ -312,18 +325,19 @@ def _judge(candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, 
         told = f"the weights of a rank ({need.weights / GIB:.1f} GiB) are more than a GPU has ({memory / GIB:.0f} GiB)"
         return replace(judged, verdict=Verdict.NEVER, reason=told, seats=())
     if need.total(load.max_model_len) > budget:
-        return judged.warned(
+        told = (
             f"a rank needs {need.total(load.max_model_len) / GIB:.1f} GiB for one request of {load.max_model_len} "
             f"tokens, vLLM may use {budget / GIB:.1f} GiB"
         )
+        return judged.warned(told) if explicit else replace(judged, verdict=Verdict.NEVER, reason=told, seats=())
     return judged
 
 
-def _none(wish: Wish, load: Load, products: Sequence[str]) -> Candidate:
-    there = ", ".join(product or "GPUs without a product label" for product in products)
-    if wish.accelerators:
-        reason = f"no node has one of the accelerators that are asked for; there are {there}"
+def _none(wish: Wish, load: Load, wanted: Sequence[str], there: Sequence[str]) -> Candidate:
+    named = ", ".join(product or "GPUs without a product label" for product in wanted or there)
+    if wanted:
+        reason = f"no number of GPUs of a kind holds the model with one request of {load.max_model_len} tokens: {named}"
     else:
-        reason = f"no number of GPUs of a kind holds the model with one request of {load.max_model_len} tokens: {there}"
+        reason = f"no node has one of the accelerators that are asked for; there are {named}"
     tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
     return Candidate(product="", tensor=tensor, pipeline=pipeline, sizes=(), verdict=Verdict.NEVER, reason=reason)

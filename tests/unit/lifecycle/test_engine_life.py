@@ -86,7 +86,7 @@ def check_conditions(replica: EngineReplica, lasting: bool, joined: bool, clock:
         assert told["Ready"].message.removeprefix("engine-0: ")
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60, deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=60)
 @given(st.lists(moments, min_size=1, max_size=12))
 def test_life(moments: Sequence[dict[str, Any]]) -> None:
     clock, previous, report, last = 0.0, None, None, 0

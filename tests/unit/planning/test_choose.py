@@ -144,6 +144,22 @@ def test_a_cache_that_is_too_small_is_a_warning() -> None:
     assert "GiB for one request of 131072 tokens, vLLM may use 22.1 GiB" in found.warning
 
 
+@pytest.mark.parametrize(
+    ("wish", "sizes"), [(Wish(pipeline=2), (2, 2)), (Wish(tensor=2), (2, 2)), (Wish(tensor=1), (1, 3))]
+)
+def test_what_is_left_out_is_chosen_so_that_it_fits(wish: Wish, sizes: tuple[int, int]) -> None:
+    best = choose(wish, estimate(100e9), LOAD, load("h100-pods"), BUILT_IN).best
+    assert best
+    assert ((best.tensor, best.pipeline), best.warning) == (sizes, "")
+
+
+def test_wanted_gpus_that_are_too_small_are_named() -> None:
+    found = plan(Wish(accelerators=(AcceleratorWish(product="*3090"),)), estimate(20e12), "mixed")
+    assert found.reason == (
+        "no number of GPUs of a kind holds the model with one request of 8192 tokens: NVIDIA-GeForce-RTX-3090"
+    )
+
+
 def test_pipeline_goes_over_nodes_when_one_node_is_too_small() -> None:
     nodes = [GpuNode(name=f"n{index}", gpus=8, product=A100, memory=80 * GIB) for index in range(4)]
     best = choose(Wish(), read_config(models.DEEPSEEK_V3), LOAD, nodes, BUILT_IN).best
