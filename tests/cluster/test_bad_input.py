@@ -168,7 +168,7 @@ def test_an_image_without_ray(apply: Callable[[dict[str, Any]], Deployment]) -> 
         "Stalled", "True", reason="ImageWithoutRay", text="ray: command not found", deadline=90
     )
     assert "use an image with ray[default] and vllm" in stalled["message"]
-    assert deployment.condition("RuntimeCompatible")["status"] == "False"
+    deployment.await_condition("RuntimeCompatible", "False", deadline=10)
 
 
 @pytest.mark.engine

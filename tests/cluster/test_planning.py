@@ -94,7 +94,7 @@ def test_the_gpu_follows_from_the_model(
 
 
 def test_a_model_that_nothing_holds_is_refused(apply: Callable[[dict[str, Any]], Deployment]) -> None:
-    deployment = apply(_sized("of-900b", "900B"))
+    deployment = apply(_sized("of-20t", "20T"))
     stalled = deployment.await_condition("Stalled", "True", reason="NoSuchGPUs", deadline=30)
     assert "holds the model" in stalled["message"]
 

@@ -12,6 +12,9 @@ from vllm_operator.api.status import Reason
 _PULL_REASONS = frozenset({"ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"})
 _CONFIG_REASONS = frozenset({"CreateContainerConfigError", "CreateContainerError"})
 _LAST_WORDS = 600
+COMMAND_NOT_FOUND = 127
+"""A shell's exit status."""
+
 _LASTING_RESTARTS = 3
 
 
@@ -77,6 +80,7 @@ def read_pod(body: Mapping[str, Any]) -> PodView:
     main = _main_container(status)
     conditions = {item["type"]: item for item in status.get("conditions") or []}
     scheduled = conditions.get("PodScheduled", {})
+    trouble = _trouble(meta["name"], body, scheduled)
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
@@ -86,13 +90,13 @@ def read_pod(body: Mapping[str, Any]) -> PodView:
         node=body.get("spec", {}).get("nodeName", ""),
         ip=status.get("podIP", ""),
         phase=status.get("phase", "Pending"),
-        running="running" in (main.get("state") or {}),
+        running="running" in (main.get("state") or {}) and not (trouble and trouble.lasting),
         ready=conditions.get("Ready", {}).get("status") == "True",
         ready_changed_at=conditions.get("Ready", {}).get("lastTransitionTime", ""),
         deleting="deletionTimestamp" in meta,
         scheduled_at=scheduled.get("lastTransitionTime", "") if scheduled.get("status") == "True" else "",
         restarts=main.get("restartCount", 0),
-        trouble=_trouble(meta["name"], body, scheduled),
+        trouble=trouble,
         started_at=((main.get("state") or {}).get("running") or {}).get("startedAt") or "",
     )
 
@@ -144,9 +148,10 @@ def _container_trouble(pod: str, container: Mapping[str, Any], image: str) -> Tr
             message=f"pod {pod}: container {container['name']}: {waiting.get('message') or waiting['reason']}",
             lasting=True,
         )
-    ended = state.get("terminated") or (
-        (container.get("lastState") or {}).get("terminated") if "waiting" in state else None
-    )
+    last = (container.get("lastState") or {}).get("terminated") or {}
+    # A command that was not found is not found again: the moment of the next try is no sign of life.
+    counts = "waiting" in state or last.get("exitCode") == COMMAND_NOT_FOUND
+    ended = state.get("terminated") or (last if counts else {})
     if ended and ended.get("exitCode") != 0:
         return _crash(pod, container["name"], image, ended, restarts=container.get("restartCount", 0))
     return None
@@ -154,7 +159,7 @@ def _container_trouble(pod: str, container: Mapping[str, Any], image: str) -> Tr
 
 def _crash(pod: str, container: str, image: str, ended: Mapping[str, Any], *, restarts: int) -> Trouble:
     words = (ended.get("message") or "").strip()[-_LAST_WORDS:] or f"exit code {ended.get('exitCode')}"
-    if ended.get("exitCode") == 127 or ("ray: command not found" in words or "ray: not found" in words):
+    if ended.get("exitCode") == COMMAND_NOT_FOUND or ("ray: command not found" in words or "ray: not found" in words):
         return Trouble(
             reason=Reason.IMAGE_WITHOUT_RAY,
             message=(

@@ -167,3 +167,13 @@ def test_the_trouble_to_report_is_the_lasting_one_then_the_heads() -> None:
     ]
     told = [first_trouble(pods), first_trouble([pods[0], pods[3]]), first_trouble([pods[4]]), first_trouble([])]
     assert [trouble and trouble.message.split(" ")[1].strip(":,") for trouble in told] == ["b", "head", None, None]
+
+
+def test_a_command_that_was_not_found_is_trouble_also_while_it_is_tried_again() -> None:
+    again = container({"running": {}}, lastState={"terminated": {"exitCode": 127, "message": "ray: command not found"}})
+    found = read_pod(pod_body("p", status=status(containerStatuses=[again])))
+    assert found.trouble
+    assert (found.trouble.reason, found.trouble.lasting, found.running) == (Reason.IMAGE_WITHOUT_RAY, True, False)
+    other = container({"running": {}}, lastState={"terminated": {"exitCode": 1, "message": "timed out"}})
+    found = read_pod(pod_body("p", status=status(containerStatuses=[other])))
+    assert (found.trouble, found.running) == (None, True)
