@@ -170,6 +170,11 @@ def read_config(config: Mapping[str, Any], *, checkpoint_bytes: int = 0) -> Mode
     return _Reader(config).read(checkpoint_bytes)
 
 
+MAX_SIZE = 2**40
+MAX_RATIO = 64
+MAX_LAYERS = 1024
+"""No model has as many; a planner that believed a nonsensical file would count them for ever."""
+
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 _TOWER_PARTS = ("vision_config", "vision_tower_config", "audio_config", "audio_encoder_config", "speech_config")
 _TIED_BY_DEFAULT = ("Gemma", "GPT2", "Cohere", "Falcon", "Bloom", "OPT", "GPTBigCode", "MPT")
@@ -201,8 +206,7 @@ class _Reader:
     def __init__(self, config: Mapping[str, Any]) -> None:
         self._whole = config
         self._text = _text_part(config)
-        names = config.get("architectures") or self._text.get("architectures") or [""]
-        self._architecture = str(names[0])
+        self._architecture = _first_name(config) or _first_name(self._text)
         self._guessed: list[str] = []
 
     def read(self, checkpoint_bytes: int) -> ModelFacts:
@@ -242,11 +246,7 @@ class _Reader:
 
     def _size(self, *names: str) -> int:
         """Give the first of some fields that holds a positive number; 0 when none does."""
-        for name in names:
-            value = self._text.get(name)
-            if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0:
-                return int(value)
-        return 0
+        return next((size for name in names if (size := positive(self._text.get(name)))), 0)
 
     def _need(self, *names: str) -> int:
         found = self._size(*names)
@@ -286,12 +286,14 @@ class _Reader:
 
     def _layers(self) -> tuple[Layer, ...]:
         pattern = self._text.get("hybrid_override_pattern")
-        if isinstance(pattern, str) and pattern:
+        if isinstance(pattern, str) and 0 < len(pattern) <= MAX_LAYERS:
             return tuple(
                 Layer(kind=_PATTERN.get(sign, LayerKind.FULL), sparse=sign == "E", dense=sign == "-")
                 for sign in pattern
             )
         count = self._need("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+        if count > MAX_LAYERS:
+            raise FactsError(f"config.json says {count} layers, more than any model has ({MAX_LAYERS})")
         kinds, sparse = self._kinds(count), self._sparse(count)
         return tuple(Layer(kind=kind, sparse=is_sparse) for kind, is_sparse in zip(kinds, sparse, strict=True))
 
@@ -328,7 +330,7 @@ class _Reader:
         step = (
             self._size("decoder_sparse_step", "interleave_moe_layer_step", "moe_layer_freq", "expert_layer_period") or 1
         )
-        offset = self._text.get("expert_layer_offset", step - 1)
+        offset = self._size("expert_layer_offset") if "expert_layer_offset" in self._text else step - 1
         dense = set(_whole_numbers(self._text.get("mlp_only_layers")))
         listed = set(_whole_numbers(self._text.get("moe_layers")))
         freq = self._text.get("moe_layer_freq")
@@ -336,7 +338,7 @@ class _Reader:
             return [bool(entry) for entry in freq]
         if listed:
             return [index in listed for index in range(count)]
-        return [index >= first and index not in dense and index % step == int(offset) % step for index in range(count)]
+        return [index >= first and index not in dense and index % step == offset % step for index in range(count)]
 
     # Experts, latent attention, states.
 
@@ -403,16 +405,30 @@ class _Reader:
         return None
 
 
+def positive(value: object) -> int:
+    """Give a size out of a file: a whole number above 0, and 0 for all that is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return 0
+    return int(value) if 0 < value < MAX_SIZE else 0
+
+
 def tower_parameters(config: Mapping[str, Any]) -> int:
     """Estimate the weights of a vision or audio tower: attention and a two-matrix feed-forward part in each layer."""
 
     def size(*names: str) -> int:
-        return next((int(config[name]) for name in names if isinstance(config.get(name), int | float)), 0)
+        return next((found for name in names if (found := positive(config.get(name)))), 0)
 
     layers = size("num_hidden_layers", "depth", "num_layers", "encoder_layers", "n_layer")
     hidden = size("hidden_size", "embed_dim", "d_model", "width", "n_embd")
-    inner = size("intermediate_size", "encoder_ffn_dim", "mlp_dim") or int(hidden * (config.get("mlp_ratio") or 4))
+    ratio = config.get("mlp_ratio")
+    wider = hidden * ratio if isinstance(ratio, int | float) and 0 < ratio < MAX_RATIO else 4 * hidden
+    inner = size("intermediate_size", "encoder_ffn_dim", "mlp_dim") or int(wider)
     return layers * (4 * hidden * hidden + 2 * hidden * inner)
+
+
+def _first_name(config: Mapping[str, Any]) -> str:
+    names = config.get("architectures")
+    return str(names[0]) if isinstance(names, list) and names else ""
 
 
 def _text_part(config: Mapping[str, Any]) -> Mapping[str, Any]:

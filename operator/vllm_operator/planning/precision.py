@@ -12,6 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+MAX_BITS = 32
+MAX_GROUP = 2**20
+
 BYTES_OF_TYPE = {
     "float32": 4.0,
     "float": 4.0,
@@ -147,9 +150,10 @@ def _stored(quantization: Mapping[str, Any], method: str) -> Stored:
     algorithm = str(quantization.get("quant_algo") or "").lower()
     if quantization.get("load_in_4bit"):
         return Stored(4, 64, 16)
+    group = _whole(quantization.get("group_size")) or _whole(quantization.get("q_group_size"))
     for name in ("bits", "w_bit", "weight_bits", "num_bits"):
-        if isinstance(bits := quantization.get(name), int):
-            return _integers(bits, quantization.get("group_size") or quantization.get("q_group_size"))
+        if bits := _whole(quantization.get(name), MAX_BITS):
+            return _integers(bits, group)
     for known, found in _BY_NAME.items():
         if known in algorithm or known in method:
             return found
@@ -158,19 +162,22 @@ def _stored(quantization: Mapping[str, Any], method: str) -> Stored:
 
 def _compressed(groups: Any) -> Stored:
     """Read compressed-tensors' groups; of several the one with the most bits counts, to be on the safe side."""
-    entries = groups.values() if isinstance(groups, Mapping) else groups
-    found = [_compressed_group(entry) for entry in entries if isinstance(entry, Mapping)]
+    entries = groups.values() if isinstance(groups, Mapping) else groups if isinstance(groups, list) else ()
+    weights = [entry.get("weights") for entry in entries if isinstance(entry, Mapping)]
+    found = [_compressed_weights(item) for item in weights if isinstance(item, Mapping)]
     return max(found, key=lambda stored: stored.bytes, default=_UNKNOWN)
 
 
-def _compressed_group(group: Mapping[str, Any]) -> Stored:
-    weights = group.get("weights") or {}
-    bits, size = weights.get("num_bits") or 8, weights.get("group_size") or 0
-    if weights.get("type") == "float":
-        return Stored(bits, max(0, size), 8)
-    return _integers(bits, size)
+def _compressed_weights(weights: Mapping[str, Any]) -> Stored:
+    bits, group = _whole(weights.get("num_bits"), MAX_BITS) or _UNKNOWN.bits, _whole(weights.get("group_size"))
+    return Stored(bits, group, 8) if weights.get("type") == "float" else _integers(bits, group)
 
 
-def _integers(bits: int, group: object) -> Stored:
+def _integers(bits: int, group: int) -> Stored:
     """Give integers of so many bits: each group has a scale of 16 bits and a zero point."""
-    return Stored(bits, group, 16 + bits) if isinstance(group, int) and group > 0 else Stored(bits)
+    return Stored(bits, group, 16 + bits) if group else Stored(bits)
+
+
+def _whole(value: object, limit: int = MAX_GROUP) -> int:
+    """Give a number out of a file; 0 for what is none, or is no possible one (a group of -1 means a whole row)."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 < value <= limit else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import pytest
@@ -115,10 +116,46 @@ def test_ranks_together_hold_the_model_and_nothing_less(name: str, tensor: int, 
     assert held <= total * (1.35 if name == "SmolLM2 135M" else 1.15)
 
 
-@given(st.dictionaries(st.text(max_size=20), st.one_of(st.none(), st.integers(), st.text(max_size=5), st.booleans())))
-def test_any_configuration_is_read_or_refused(config: dict[str, Any]) -> None:
-    try:
-        read_config(models.LLAMA_8B | config)
-        read_config(config)
-    except FactsError:
-        pass
+KEYS = sorted(
+    set().union(*(config for config, _ in models.PARAMETERS.values()), models.GEMMA3_27B["text_config"])
+    | {"layers_block_type", "hybrid_override_pattern", "mlp_only_layers", "moe_layers", "multi_query", "head_dim"}
+    | {"sliding_window_pattern", "attn_layer_period", "attn_layer_offset", "expert_layer_offset", "mamba_d_state"}
+)
+QUANTIZATION = ["quant_method", "quant_algo", "bits", "w_bit", "group_size", "load_in_4bit", "config_groups", "weights"]
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-2, 300),
+    st.integers(),
+    st.floats(),
+    st.sampled_from(["", "x", "fp8", "M*-E"]),
+)
+junk = st.recursive(
+    scalars,
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from([*QUANTIZATION, "num_bits", "type", "depth", "mlp_ratio"]), inner, max_size=4)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    base=st.sampled_from([config for config, _ in models.PARAMETERS.values()]),
+    changes=st.dictionaries(st.sampled_from(KEYS), junk, max_size=4),
+    quantization=st.none() | st.dictionaries(st.sampled_from(QUANTIZATION), junk, max_size=4),
+    tower=st.none() | st.dictionaries(st.sampled_from(["depth", "hidden_size", "mlp_ratio"]), junk, max_size=3),
+)
+def test_any_configuration_is_read_or_refused(
+    base: models.Config, changes: dict[str, Any], quantization: dict[str, Any] | None, tower: dict[str, Any] | None
+) -> None:
+    more = {"quantization_config": quantization, "vision_config": tower}
+    with contextlib.suppress(FactsError):
+        facts = read_config({**base, **changes, **{key: value for key, value in more.items() if value is not None}})
+        assert 0 < all_parameters(facts) < float("inf")
+        assert 0 < facts.precision.weight_bytes <= 8
+
+
+def test_a_model_of_a_million_layers_is_none() -> None:
+    with pytest.raises(FactsError, match="1000000 layers"):
+        read_config(models.LLAMA_8B | {"num_hidden_layers": 1_000_000})
