@@ -78,22 +78,23 @@ def tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
 
 
 def _affinity_matches(node: GpuNode, affinity: Mapping[str, Any] | None) -> bool:
-    required = ((affinity or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+    required = _part(_part(affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
     if not required:
         return True
     # Terms are alternatives; a term without expressions matches nothing.
-    return any(_term_matches(node, term) for term in required.get("nodeSelectorTerms") or ())
+    return any(_term_matches(node, term) for term in _entries(required, "nodeSelectorTerms"))
 
 
 def _term_matches(node: GpuNode, term: Mapping[str, Any]) -> bool:
-    expressions = [(item, node.labels) for item in term.get("matchExpressions") or ()]
-    expressions += [(item, {"metadata.name": node.name}) for item in term.get("matchFields") or ()]
+    expressions = [(item, node.labels) for item in _entries(term, "matchExpressions")]
+    expressions += [(item, {"metadata.name": node.name}) for item in _entries(term, "matchFields")]
     return bool(expressions) and all(_expression_matches(item, values) for item, values in expressions)
 
 
 def _expression_matches(expression: Mapping[str, Any], values: Mapping[str, str]) -> bool:
     found = values.get(str(expression.get("key")))
-    wanted = [str(value) for value in expression.get("values") or ()]
+    values_ = expression.get("values")
+    wanted = [str(value) for value in values_] if isinstance(values_, list) else []
     answers = {
         "In": found in wanted,
         "NotIn": found not in wanted,
@@ -103,6 +104,17 @@ def _expression_matches(expression: Mapping[str, Any], values: Mapping[str, str]
         "Lt": _difference(found, wanted) < 0,
     }
     return answers.get(str(expression.get("operator")), False)
+
+
+def _part(value: object, key: str) -> Mapping[str, Any]:
+    """Give a part of a free-form object; what has a wrong form is the API server's to refuse, when it is used."""
+    found = value.get(key) if isinstance(value, Mapping) else None
+    return found if isinstance(found, Mapping) else {}
+
+
+def _entries(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
+    found = value.get(key)
+    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
 
 
 def _difference(found: str | None, wanted: Sequence[str]) -> int:

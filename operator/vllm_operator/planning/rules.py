@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from vllm_operator.planning.facts import ModelFacts
 
+MAX_TENSOR = 1024
+"""Of the API."""
+
 
 def faults(facts: ModelFacts, *, tensor: int, pipeline: int) -> list[str]:
     """Say what vLLM would refuse; empty when nothing.
@@ -31,8 +34,8 @@ def faults(facts: ModelFacts, *, tensor: int, pipeline: int) -> list[str]:
 
 
 def divisors(number: int) -> str:
-    """List the divisors of a number, for a message."""
-    return ", ".join(str(part) for part in range(1, number + 1) if number % part == 0)
+    """List the divisors of a number that a tensor size may be, for a message."""
+    return ", ".join(str(part) for part in range(1, min(number, MAX_TENSOR) + 1) if number % part == 0)
 
 
 def _kv_fault(kv_heads: int, tensor: int) -> str:

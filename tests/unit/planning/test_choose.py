@@ -118,6 +118,7 @@ def test_the_users_order_of_accelerators_is_kept() -> None:
     ("wish", "words"),
     [
         (Wish(tensor=3), "tensor 3 does not divide the 32 attention heads: use one of 1, 2, 4, 8, 16, 32"),
+        (Wish(tensor=7), "tensor 7 does not divide the 32 attention heads"),
         (Wish(pipeline=33), "pipeline 33 is more than the 32 layers"),
     ],
 )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle, tolerates
 from vllm_operator.planning.inventory import GpuNode, Taint
@@ -85,3 +87,23 @@ def test_tolerations(toleration: dict[str, str], covered: bool) -> None:
 )
 def test_taints_and_cordons(node: GpuNode, found: Obstacle | None) -> None:
     assert obstacle(node, PodRules()) == found
+
+
+KEYS = st.sampled_from(
+    [
+        *("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", "matchExpressions"),
+        *("matchFields", "key", "operator", "values", "effect", "value", "In", "Gt"),
+    ]
+)
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.sampled_from(["In", "Gt", "Exists", "zone"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(affinity=st.dictionaries(KEYS, anything, max_size=3), tolerations=st.lists(st.dictionaries(KEYS, anything)))
+def test_free_form_of_any_form_is_looked_at(affinity: dict[str, Any], tolerations: list[dict[str, Any]]) -> None:
+    node = GpuNode(name="n", gpus=1, taints=(SPOT,))
+    rules = PodRules(affinity=affinity, tolerations=tolerations)
+    assert obstacle(node, rules) is None or obstacle(node, rules)

@@ -12,6 +12,7 @@ from tests.unit.planning import models
 
 from vllm_operator.planning.facts import FactsError, LayerKind, read_config
 from vllm_operator.planning.parameters import all_parameters, layer_split, part_bytes, rank_part
+from vllm_operator.planning.rules import faults
 
 
 @pytest.mark.parametrize("name", models.PARAMETERS)
@@ -159,3 +160,10 @@ def test_any_configuration_is_read_or_refused(
 def test_a_model_of_a_million_layers_is_none() -> None:
     with pytest.raises(FactsError, match="1000000 layers"):
         read_config(models.LLAMA_8B | {"num_hidden_layers": 1_000_000})
+
+
+def test_a_refusal_of_nonsensical_heads_does_not_count_for_ever() -> None:
+    facts = read_config(models.LLAMA_8B | {"num_attention_heads": 2**39 - 1, "head_dim": 128})
+    assert faults(facts, tensor=2, pipeline=1)[0].startswith(
+        "tensor 2 does not divide the 549755813887 attention heads"
+    )
