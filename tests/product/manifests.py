@@ -48,6 +48,8 @@ def dummy(
             "pod": {
                 "shmSize": "512Mi",
                 "resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "16Gi"}},
+                # KubeRay's shell is process 1 and hears no SIGTERM: every deletion would take ten seconds.
+                "template": {"spec": {"terminationGracePeriodSeconds": 1}},
             },
             "rayHead": {"resources": {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "3Gi"}}},
             **spec,
