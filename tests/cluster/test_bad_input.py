@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.product.deployment import Deployment
+from tests.product.deployment import Deployment, applying
 from tests.product.install import Installation
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
@@ -24,16 +24,8 @@ OURS = "app.kubernetes.io/managed-by=vllm-operator"
 @pytest.fixture
 def apply(operator: Installation, bed: Bed, namespace: str) -> Iterator[Callable[[dict[str, Any]], Deployment]]:
     """Apply a manifest, and remove it at the end."""
-    made: list[Deployment] = []
-
-    def run(manifest: dict[str, Any]) -> Deployment:
-        bed.api.apply(manifest, namespace=namespace)
-        made.append(Deployment(bed, namespace, manifest["metadata"]["name"]))
-        return made[-1]
-
-    yield run
-    for deployment in made:
-        deployment.delete()
+    with applying(bed, namespace) as apply:
+        yield apply
 
 
 def _secret_variable(name: str, key: str = "key") -> list[dict[str, Any]]:

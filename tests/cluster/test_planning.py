@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.product.deployment import Deployment
+from tests.product.deployment import Deployment, applying
 from tests.product.manifests import dummy, pod
 from tests.testbed.bed import Bed
 
@@ -33,16 +33,8 @@ def unlike_nodes(bed: Bed) -> Iterator[None]:
 @pytest.fixture
 def apply(bed: Bed) -> Iterator[Callable[[dict[str, Any]], Deployment]]:
     """Apply a deployment; delete it at the end of the test."""
-    made: list[Deployment] = []
-
-    def applied(manifest: dict[str, Any]) -> Deployment:
-        bed.api.apply(manifest, namespace=NAMESPACE)
-        made.append(Deployment(bed, NAMESPACE, manifest["metadata"]["name"]))
-        return made[-1]
-
-    yield applied
-    for deployment in made:
-        deployment.delete()
+    with applying(bed, NAMESPACE) as apply:
+        yield apply
 
 
 def _labels(bed: Bed, node: str) -> tuple[str, str]:

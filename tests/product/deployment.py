@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -108,6 +109,21 @@ class Deployment:
             self.bed.kubectl(
                 "wait", "--for=delete", "pod", "-l", selector, "-n", self.namespace, "--timeout=120s", timeout=130
             )
+
+
+@contextmanager
+def applying(bed: Bed, namespace: str) -> Iterator[Callable[[dict[str, Any]], Deployment]]:
+    """Give what applies a manifest; all that it applied is removed at the end."""
+    made: list[Deployment] = []
+
+    def apply(manifest: dict[str, Any]) -> Deployment:
+        bed.api.apply(manifest, namespace=namespace)
+        made.append(Deployment(bed, namespace, manifest["metadata"]["name"]))
+        return made[-1]
+
+    yield apply
+    for deployment in made:
+        deployment.delete()
 
 
 def _condition(body: dict[str, Any], kind: str) -> dict[str, str]:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import enum
 import re
+from itertools import islice
 from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
 from vllm_bootstrap.contract import RESERVED_ENVIRONMENT
@@ -20,6 +21,9 @@ from vllm_operator.api.fields import FreeForm, FreeFormList, Key, LongText, Name
 def rule(expression: str, message: str, **more: str) -> dict[str, Any]:
     """Give one CEL rule of the CRD (``x-kubernetes-validations``)."""
     return {"rule": expression, "message": message, **more}
+
+
+TOLD_FAULTS = 5
 
 
 def _rules(*rules: dict[str, Any]) -> dict[str, Any]:
@@ -587,3 +591,12 @@ def refused_argument(argument: str) -> str | None:
     if _FAMILY.startswith(option):
         return f"{_FAMILY}size"
     return next((name for name in OPERATOR_ARGUMENTS if name.startswith(option)), None)
+
+
+def explain(error: ValidationError) -> str:
+    """Say what is wrong with a spec, in one line: each field with its fault."""
+    told = (
+        f"spec.{'.'.join(map(str, item['loc']))}: {item['msg'].removeprefix('Value error, ')}"
+        for item in error.errors()
+    )
+    return "; ".join(line.replace("spec.:", "spec:") for line in islice(told, TOLD_FAULTS))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
 
 from vllm_operator.api import identity
 from vllm_operator.cli.documents import InputError
@@ -12,6 +12,7 @@ from vllm_operator.clients.kubernetes import ApiError, Kind, KubernetesClient
 from vllm_operator.planning.inventory import GpuNode, read_node, used_gpus
 
 NODE, POD = Kind(api_version="v1", kind="Node"), Kind(api_version="v1", kind="Pod")
+T = TypeVar("T")
 DEPLOYMENT = Kind(api_version=identity.API_VERSION, kind=identity.KIND)
 
 
@@ -23,7 +24,14 @@ def live_nodes() -> tuple[GpuNode, ...]:
     InputError
         The cluster cannot be read.
     """
-    nodes, pods = asyncio.run(_lists())
+
+    async def read(api: KubernetesClient) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        return await api.list(NODE), await api.list(POD)
+
+    try:
+        nodes, pods = asyncio.run(_connected(read))
+    except ApiError as error:
+        raise InputError(f"the cluster cannot be read: {error}; give an inventory with --nodes FILE") from error
     used = used_gpus(pods)
     return tuple(read_node(item, used) for item in nodes)
 
@@ -36,26 +44,15 @@ def deployment(namespace: str, name: str) -> Mapping[str, Any]:
     InputError
         There is none, or the cluster cannot be read.
     """
-    return asyncio.run(_deployment(namespace, name))
-
-
-async def _lists() -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     try:
-        api = await KubernetesClient.connect()
-        try:
-            return await api.list(NODE), await api.list(POD)
-        finally:
-            await api.close()
-    except ApiError as error:
-        raise InputError(f"the cluster cannot be read: {error}; give an inventory with --nodes FILE") from error
-
-
-async def _deployment(namespace: str, name: str) -> Mapping[str, Any]:
-    try:
-        api = await KubernetesClient.connect()
-        try:
-            return await api.get(DEPLOYMENT, namespace, name)
-        finally:
-            await api.close()
+        return asyncio.run(_connected(lambda api: api.get(DEPLOYMENT, namespace, name)))
     except ApiError as error:
         raise InputError(f"{identity.KIND} {namespace}/{name}: {error}") from error
+
+
+async def _connected(read: Callable[[KubernetesClient], Awaitable[T]]) -> T:
+    api = await KubernetesClient.connect()
+    try:
+        return await read(api)
+    finally:
+        await api.close()

@@ -11,7 +11,7 @@ import yaml
 from pydantic import ValidationError
 
 from vllm_operator.api import identity
-from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.spec import VLLMDeploymentSpec, explain
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.inventory_file import InventoryError, parse_inventory
 
@@ -73,8 +73,7 @@ def _document(path: Path, body: dict[str, Any]) -> Document:
     try:
         return Document(name=name, spec=VLLMDeploymentSpec.model_validate(body.get("spec") or {}))
     except ValidationError as error:
-        told = "; ".join(f"spec.{'.'.join(map(str, item['loc']))}: {item['msg']}" for item in error.errors()[:5])
-        raise InputError(f"{path}: {name}: {told}") from error
+        raise InputError(f"{path}: {name}: {explain(error)}") from error
 
 
 def _read(path: Path) -> str:

@@ -14,6 +14,7 @@ from typing import Any
 import aiohttp
 
 from vllm_bootstrap import contract
+from vllm_operator.clients.address import pod_url
 
 DASHBOARD_PORT = 8265
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
@@ -57,8 +58,7 @@ class RayHead:
     @property
     def url(self) -> str:
         """Base address of the dashboard."""
-        host = f"[{self.ip}]" if ":" in self.ip else self.ip
-        return f"http://{host}:{DASHBOARD_PORT}"
+        return pod_url(self.ip, DASHBOARD_PORT)
 
 
 class RayClient:

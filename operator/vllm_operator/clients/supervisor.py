@@ -7,6 +7,7 @@ import json
 import aiohttp
 
 from vllm_bootstrap import contract
+from vllm_operator.clients.address import pod_url
 
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
 
@@ -29,8 +30,7 @@ class SupervisorClient:
         SupervisorError
             No answer, or none that can be read.
         """
-        host = f"[{ip}]" if ":" in ip else ip
-        url = f"http://{host}:{contract.SUPERVISOR_PORT}/status"
+        url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/status"
         try:
             async with self._session.get(
                 url, headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT

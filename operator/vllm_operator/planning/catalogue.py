@@ -10,7 +10,7 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-GIB = 1024**3
+from vllm_operator.planning.inventory import GIB
 
 
 class Interconnect(enum.StrEnum):

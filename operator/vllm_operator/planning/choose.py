@@ -15,11 +15,10 @@ from vllm_operator.planning import rules
 from vllm_operator.planning.catalogue import Catalogue, is_product
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.facts import ModelFacts
-from vllm_operator.planning.inventory import GpuNode
+from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.proof import Proof, Seating, Verdict
 from vllm_operator.planning.sizing import Load, RankNeed, Sizing
 
-GIB = 1024**3
 MAX_PIPELINE = 64
 _ORDER = {Verdict.FITS: 0, Verdict.NOT_NOW: 1, Verdict.NEVER: 2}
 

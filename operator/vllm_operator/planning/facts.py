@@ -146,11 +146,6 @@ class ModelFacts:
     checkpoint_bytes: int = 0
     guessed: tuple[str, ...] = ()
 
-    @property
-    def multimodal(self) -> bool:
-        """It has a tower for images or sound."""
-        return self.tower_parameters > 0
-
 
 def read_config(config: Mapping[str, Any], *, checkpoint_bytes: int = 0) -> ModelFacts:
     """Read a ``config.json``.

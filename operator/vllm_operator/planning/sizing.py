@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 
 from vllm_operator.planning.facts import Layer, LayerKind, ModelFacts
+from vllm_operator.planning.inventory import GIB
 from vllm_operator.planning.parameters import (
     first_part,
     last_part,
@@ -22,7 +23,6 @@ from vllm_operator.planning.parameters import (
     part_bytes,
 )
 
-GIB = 1024**3
 BLOCK_TOKENS = 16
 """Tokens of a cache block on a GPU, unless ``--block-size`` says another."""
 

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
-from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.spec import VLLMDeploymentSpec, explain
 from vllm_operator.api.status import Reason, VLLMDeploymentStatus
 from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
 from vllm_operator.lifecycle.conditions import Blocker
@@ -227,13 +227,7 @@ def _read_spec(body: Mapping[str, Any]) -> tuple[VLLMDeploymentSpec | None, Bloc
     try:
         return VLLMDeploymentSpec.model_validate(body.get("spec") or {}), None
     except ValidationError as error:
-        told = "; ".join(
-            f"spec.{'.'.join(map(str, item['loc']))}: {item['msg'].removeprefix('Value error, ')}".replace(
-                "spec.:", "spec:"
-            )
-            for item in error.errors()[:5]
-        )
-        return None, Blocker(reason=Reason.INVALID_SPEC, message=told)
+        return None, Blocker(reason=Reason.INVALID_SPEC, message=explain(error))
 
 
 def _read_status(body: Mapping[str, Any]) -> VLLMDeploymentStatus:
