@@ -99,7 +99,7 @@ def install(bed: Bed, *, values: dict[str, Any] | None = None) -> Installation:
         "image": {"repository": repository, "tag": tag, "pullPolicy": "Never"},
         "logging": {"format": "text", "level": "info"},
         "resyncSeconds": RESYNC_SECONDS,
-        "recovery": {"backoffSeconds": 2, "maxBackoffSeconds": 30},
+        "recovery": {"backoffSeconds": 2, "maxBackoffSeconds": 30, "unscheduledSeconds": 15},
         "runtime": {"image": THIN_IMAGE, "podTemplate": pod_template(bed)},
         **(values or {}),
     }

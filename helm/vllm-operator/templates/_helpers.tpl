@@ -80,6 +80,7 @@ deadlines:
 recovery:
   backoffSeconds: {{ .Values.recovery.backoffSeconds }}
   maxBackoffSeconds: {{ .Values.recovery.maxBackoffSeconds }}
+  unscheduledSeconds: {{ .Values.recovery.unscheduledSeconds }}
 accelerators:
   {{- toYaml .Values.accelerators | nindent 2 }}
 {{- end }}

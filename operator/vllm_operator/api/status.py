@@ -60,6 +60,7 @@ class Reason(enum.StrEnum):
     IMAGE_WITHOUT_RAY = "ImageWithoutRay"
     CONTAINER_CRASHED = "ContainerCrashed"
     UNSCHEDULABLE = "Unschedulable"
+    GPUS_GIVEN_BACK = "GPUsGivenBack"
     KUBERAY_NOT_INSTALLED = "KubeRayNotInstalled"
     FORBIDDEN = "Forbidden"
     REFUSED_BY_API_SERVER = "RefusedByAPIServer"

@@ -20,7 +20,7 @@ from vllm_operator.api.status import (
     Reason,
     Timings,
 )
-from vllm_operator.lifecycle.pods import PodView, first_trouble
+from vllm_operator.lifecycle.pods import PodView, Trouble, first_trouble
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 
 READ_INTERVAL = 0.5
@@ -99,6 +99,8 @@ class EngineView:
         The engine's entry in the CR's status, when it speaks of this RayCluster.
     retry_requested_at
         Value of the retry annotation of the CR, an RFC 3339 instant.
+    hindrance
+        Why its pods cannot all have a node, as the planner sees it; empty when it knows of nothing.
     """
 
     name: str
@@ -111,6 +113,7 @@ class EngineView:
     ray: RayView | None = None
     previous: EngineReplica | None = None
     retry_requested_at: str = ""
+    hindrance: str = ""
 
     @property
     def head(self) -> PodView | None:
@@ -167,10 +170,13 @@ class EngineStep:
         Look again after so many seconds even if nothing is heard.
     lasting
         The engine does not get further by itself.
+    give_back
+        Remove its pods: some have no node, and the others hold GPUs for nothing.
     """
 
     replica: EngineReplica
     submit: bool = False
+    give_back: bool = False
     requeue_after: float | None = None
     failure: Failure | None = None
     lasting: bool = False
@@ -245,7 +251,7 @@ def _reported_failure(view: EngineView) -> Failure | None:
 def _next(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
     view, report = draft.view, draft.report
     if not view.all_running:
-        return _waiting_for_pods(draft)
+        return _waiting_for_pods(draft, recovery, now)
     if report and report.phase is contract.Phase.SERVING:
         return _serving(draft, report, recovery, now)
     if report:
@@ -296,9 +302,11 @@ def rank_map(ranks: Sequence[contract.RankReport], pods: Sequence[PodView]) -> l
     ]
 
 
-def _waiting_for_pods(draft: _Draft) -> EngineStep:
+def _waiting_for_pods(draft: _Draft, recovery: Recovery, now: datetime.datetime) -> EngineStep:
     view = draft.view
     trouble = first_trouble(view.pods)
+    if trouble and trouble.reason is Reason.UNSCHEDULABLE:
+        return _unscheduled(draft, trouble, recovery, now)
     if trouble:
         replica = draft.replica(EngineState.PENDING, trouble.reason, trouble.message)
         return EngineStep(replica=replica, lasting=trouble.lasting)
@@ -315,6 +323,23 @@ def _waiting_for_pods(draft: _Draft) -> EngineStep:
     starting = sorted(pod.name for pod in present if not pod.running)
     message = f"{wanted - len(starting)} of {wanted} pods run; starting: {', '.join(starting[:4])}"
     return EngineStep(replica=draft.replica(EngineState.PENDING, Reason.PODS_STARTING, message))
+
+
+def _unscheduled(draft: _Draft, trouble: Trouble, recovery: Recovery, now: datetime.datetime) -> EngineStep:
+    """Wait for the scheduler, but not for ever: what the other pods hold could serve somebody else."""
+    view = draft.view
+    instants = [parse_time(pod.unscheduled_since) for pod in view.pods if not pod.deleting]
+    since = min((instant for instant in instants if instant), default=now)
+    left = recovery.unscheduled_seconds - (now - since).total_seconds()
+    told = "; ".join(part for part in (trouble.message, view.hindrance) if part)
+    if left > 0:
+        return EngineStep(replica=draft.replica(EngineState.PENDING, trouble.reason, told), requeue_after=left)
+    message = f"a pod had no node for {recovery.unscheduled_seconds:.0f} s, the others give their GPUs back: {told}"
+    return EngineStep(
+        replica=draft.replica(EngineState.PENDING, Reason.GPUS_GIVEN_BACK, message),
+        give_back=True,
+        failure=_failure(view, Reason.GPUS_GIVEN_BACK, message[:_MESSAGE_LIMIT], draft.turn.attempt, now),
+    )
 
 
 def _bootstrap(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:

@@ -36,6 +36,8 @@ class PodView:
         What keeps it from running, ``None`` while it only needs time.
     restarts
         Restarts of its main container.
+    unscheduled_since
+        RFC 3339 instant since which the scheduler finds no node for it, empty when it has one.
     started_at
         RFC 3339 instant at which the main container that runs now was started, empty while none runs.
     """
@@ -56,6 +58,7 @@ class PodView:
     restarts: int
     trouble: Trouble | None
     started_at: str = ""
+    unscheduled_since: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,6 +100,7 @@ def read_pod(body: Mapping[str, Any]) -> PodView:
         scheduled_at=scheduled.get("lastTransitionTime", "") if scheduled.get("status") == "True" else "",
         restarts=main.get("restartCount", 0),
         trouble=trouble,
+        unscheduled_since=scheduled.get("lastTransitionTime", "") if scheduled.get("status") == "False" else "",
         started_at=((main.get("state") or {}).get("running") or {}).get("startedAt") or "",
     )
 

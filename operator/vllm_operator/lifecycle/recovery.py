@@ -18,11 +18,14 @@ class Recovery:
         Longest wait.
     silence_seconds
         How long an engine that reported ``Serving`` may be unready before it is started anew.
+    unscheduled_seconds
+        How long the scheduler may find no node for a pod before the engine gives its other GPUs back.
     """
 
     backoff_seconds: float = 5.0
     max_backoff_seconds: float = 300.0
     silence_seconds: float = 30.0
+    unscheduled_seconds: float = 180.0
 
     def delay(self, attempt: int) -> float:
         """Seconds between the failure of ``attempt`` (1 for the first) and the next one."""

@@ -59,6 +59,8 @@ class GpuNode:
         Bytes of one GPU; 0 when no label says it.
     schedulable
         False when the node is cordoned.
+    holders
+        Who holds the used ones, most first; for people.
     """
 
     name: str
@@ -69,6 +71,7 @@ class GpuNode:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     schedulable: bool = True
+    holders: tuple[str, ...] = ()
 
     @property
     def free(self) -> int:

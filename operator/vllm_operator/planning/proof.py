@@ -134,10 +134,14 @@ def _lack(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool) -> str:
 
 
 def _held(nodes: Sequence[GpuNode], obstacles: Mapping[str, Obstacle | None]) -> str:
-    busy = [f"{node.name} {node.used} of {node.gpus}" for node in nodes if node.used]
+    busy = [f"{node.name} {node.used} of {node.gpus}{_by(node)}" for node in nodes if node.used]
     away = [f"{node.name}: {found.reason}" for node in nodes if (found := obstacles[node.name])]
     told = [f"; held by other pods: {_names(busy)}"] if busy else []
     return "".join([*told, *([f"; {_names(away)}"] if away else [])])
+
+
+def _by(node: GpuNode) -> str:
+    return f" ({_names(node.holders)})" if node.holders else ""
 
 
 def _excluded(nodes: Sequence[GpuNode], obstacles: Mapping[str, Obstacle | None]) -> str:

@@ -21,7 +21,7 @@ from vllm_operator.api.status import PodShape as PodShapeStatus
 from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, step
-from vllm_operator.reconcile.intent import Engine, Intent, Settings
+from vllm_operator.reconcile.intent import Engine, Intent, Settings, remove_engine
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources import access
 from vllm_operator.resources.engine import Attempt, engine_plan
@@ -34,6 +34,9 @@ STATUS_RANKS = 64
 """So many ranks of all engines stand in the status; a CR with more would come near etcd's limit with its engines."""
 
 RECHECK_SECONDS = 15.0
+MESSAGE_LIMIT = 8192
+
+_RECHECKED = (Reason.WAITING_FOR_GPUS, Reason.NO_SUCH_GPUS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +53,12 @@ class Decision:
     revision: str
     versions: str
     requeue_after: float | None
+
+    @property
+    def waits_for_gpus(self) -> bool:
+        """GPUs that come free may be what it needs."""
+        reasons = [engine.reason for engine in self.engines] + ([self.blocker.reason] if self.blocker else [])
+        return Reason.WAITING_FOR_GPUS in reasons
 
 
 def decide(
@@ -70,18 +79,24 @@ def decide(
         view = replace(engine.view, ray=rays.get(name))
         told = step(view, engine.turn, recovery=settings.recovery, deadlines=settings.deadlines, now=now)
         steps[name] = told
-        if engine.names.report not in seen.config_maps:
+        if told.give_back:
+            actions += remove_engine(int(engine.names.index), engine.view.cluster)
+        elif engine.names.report not in seen.config_maps:
             actions.append(Create(body=access.report_config_map(seen.owner, engine.names, view.report)))
         if told.submit and view.ray and view.head:
             actions.append(_submit(seen, engine, view.ray.session, view.head.ip, settings))
     replicas = _replicas(seen, intent, steps)
     requeues = [told.requeue_after for told in steps.values() if told.requeue_after is not None]
-    if intent.blocker:
+    requeues += [wait.seconds for wait in intent.waiting.values() if wait.seconds is not None]
+    if intent.blocker or any(wait.reason in _RECHECKED for wait in intent.waiting.values()):
         requeues.append(RECHECK_SECONDS)
     return Decision(
         actions=tuple(actions),
         engines=replicas,
-        lasting=frozenset(name for name, told in steps.items() if told.lasting),
+        lasting=frozenset(
+            [name for name, told in steps.items() if told.lasting]
+            + [name for name, wait in intent.waiting.items() if wait.lasting]
+        ),
         joined=frozenset(name for name, told in steps.items() if told.joined),
         failures=tuple(told.failure for told in steps.values() if told.failure),
         plan=_plan_status(intent.revision) if intent.revision else None,
@@ -161,7 +176,10 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
         elif name in intent.waiting:
             entries.append(
                 EngineReplica(
-                    name=name, state=EngineState.PENDING, reason=Reason.REPLACING, message=intent.waiting[name]
+                    name=name,
+                    state=EngineState.PENDING,
+                    reason=intent.waiting[name].reason,
+                    message=intent.waiting[name].message[:MESSAGE_LIMIT],
                 )
             )
         elif not intent.blocker and intent.revision:

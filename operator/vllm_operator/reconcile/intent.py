@@ -9,21 +9,24 @@ from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
-from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
 from vllm_operator.api.status import Reason
 from vllm_operator.lifecycle.actions import Action, Create, Delete
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import ClusterView, EngineView, Turn, due_turn, needs_ray
 from vllm_operator.lifecycle.pods import PodView
-from vllm_operator.lifecycle.recovery import Recovery
+from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 from vllm_operator.planning.catalogue import BUILT_IN, Catalogue
+from vllm_operator.planning.demand import Demand, hold, prove_demand
 from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, plan
+from vllm_operator.planning.proof import Proof, Verdict
+from vllm_operator.reconcile.inventory import of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
 from vllm_operator.resources.names import EngineNames, engine_name
-from vllm_operator.resources.ray_cluster import ray_cluster_spec
+from vllm_operator.resources.ray_cluster import gpu_pods, ray_cluster_spec
 from vllm_operator.resources.revision import (
     Revision,
     controller_revision,
@@ -66,6 +69,24 @@ class Engine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wait:
+    """Why an engine is not made yet.
+
+    Attributes
+    ----------
+    lasting
+        Somebody must change something; otherwise it may pass.
+    seconds
+        After which to look again; ``None`` when something will be heard.
+    """
+
+    reason: Reason
+    message: str
+    lasting: bool = False
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Intent:
     """What should be, before Ray is asked.
 
@@ -78,15 +99,26 @@ class Intent:
     missing
         Names of the RayClusters to make.
     waiting
-        For each engine that must be replaced or is being removed: what it waits for.
+        For each engine that cannot be made yet: why.
     """
 
     revision: Revision | None
     blocker: Blocker | None
     engines: Mapping[str, Engine] = field(default_factory=dict)
     missing: tuple[EngineNames, ...] = ()
-    waiting: Mapping[str, str] = field(default_factory=dict)
+    waiting: Mapping[str, Wait] = field(default_factory=dict)
     actions: tuple[Action, ...] = ()
+
+
+def needs_inventory(seen: Observation) -> bool:
+    """Say whether it must be known what the nodes offer: something is to be placed, or cannot be."""
+    if seen.blocker or not seen.spec:
+        return False
+    revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
+    if revision_name(*hashes(seen.spec)) not in revisions:
+        return True
+    living = [item for item in (seen.clusters or {}).values() if "deletionTimestamp" not in item["metadata"]]
+    return len(living) < seen.spec.replicas or any(pod.unscheduled_since for pod in seen.pods)
 
 
 def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Intent:
@@ -101,6 +133,8 @@ def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Int
     # What is there is left alone while the present spec cannot be carried out: nothing that serves is lost.
     target = None if blocker else revision
     seats = [_seat(seen, index, target, known, settings=settings, now=now) for index in range(wanted)]
+    if target and seen.inventory:
+        seats = _proved(seats, target, seen, settings.recovery, now)
     return Intent(
         revision=revision,
         blocker=blocker,
@@ -118,7 +152,7 @@ class _Seat:
     name: str
     engine: Engine | None = None
     missing: EngineNames | None = None
-    waiting: str = ""
+    waiting: Wait | None = None
     actions: tuple[Action, ...] = ()
 
 
@@ -139,12 +173,65 @@ def _seat(
         return _Seat(name=name, engine=_engine(seen, index, chosen, known[chosen.revision], settings=settings, now=now))
     if target is None:
         return _Seat(name=name)
-    actions = tuple(action for item in clusters if not item.deleting for action in _remove(index, item))
+    actions = tuple(action for item in clusters if not item.deleting for action in remove_engine(index, item))
     left = [pod.name for pod in _pods_of(seen, index)] or [item.name for item in clusters]
     if left:
         told = "the engine of the earlier revision goes first: " + ", ".join(left[:4])
-        return _Seat(name=name, waiting=told, actions=actions)
+        return _Seat(name=name, waiting=Wait(reason=Reason.REPLACING, message=told), actions=actions)
     return _Seat(name=name, missing=EngineNames.of(seen.owner, index, target.pods8))
+
+
+def _proved(
+    seats: list[_Seat], target: Revision, seen: Observation, recovery: Recovery, now: datetime.datetime
+) -> list[_Seat]:
+    """Let those engines wait that the nodes cannot hold now, beside those that are there and those made before them."""
+    assert seen.inventory is not None  # noqa: S101 - the caller looked
+    room = seen.inventory.room()
+    proved = []
+    for seat in seats:
+        wait = _pause(seen, seat.name, recovery, now) if seat.missing else None
+        if seat.missing and not wait:
+            demand = _demand(target, f"{seen.owner.namespace}/{seat.missing.ray_cluster}, planned")
+            proof = prove_demand(room, demand)
+            wait = _wait(proof)
+            room = hold(room, demand, proof.seats) if proof.seats else room
+        proved.append(_Seat(name=seat.name, waiting=wait, actions=seat.actions) if wait else seat)
+    return proved
+
+
+def _wait(proof: Proof) -> Wait | None:
+    match proof.verdict:
+        case Verdict.FITS:
+            return None
+        case Verdict.NOT_NOW:
+            return Wait(reason=Reason.WAITING_FOR_GPUS, message=proof.reason)
+        case Verdict.NEVER:
+            return Wait(reason=Reason.NO_SUCH_GPUS, message=proof.reason, lasting=True)
+
+
+def _pause(seen: Observation, name: str, recovery: Recovery, now: datetime.datetime) -> Wait | None:
+    """Wait longer each time an engine gave its GPUs back: what is in its way may be nothing that a plan can see."""
+    returns = [
+        failure
+        for failure in seen.status.last_failures
+        if (failure.engine, failure.reason) == (name, Reason.GPUS_GIVEN_BACK)
+    ]
+    last = max(returns, key=lambda failure: failure.time, default=None)
+    at = parse_time(last.time) if last else None
+    if not last or not at:
+        return None
+    until = at + datetime.timedelta(seconds=recovery.delay(len(returns)))
+    if until <= now:
+        return None
+    told = f"{last.message}; tried again at {format_time(until)}"
+    return Wait(reason=Reason.GPUS_GIVEN_BACK, message=told, seconds=(until - now).total_seconds())
+
+
+def _demand(revision: Revision, holder: str) -> Demand:
+    pods = gpu_pods(revision.cluster_spec)
+    return Demand(
+        holder=holder, sizes=pods.sizes, rules=pods.rules, strategy=Strategy(revision.engine.get("strategy", "PACK"))
+    )
 
 
 def _engine(
@@ -160,16 +247,18 @@ def _engine(
     previous = next((item for item in seen.status.engine_replicas if item.name == name), None)
     same = previous and previous.ray_cluster == cluster.name and previous.timings.created == cluster.created_at
     sizes = sorted((g["gpus"] for g in revision.engine["groups"] for _ in range(g["pods"])), reverse=True)
+    pods = tuple(pod for pod in seen.pods if pod.cluster == cluster.name)
     view = EngineView(
         name=name,
         uid=seen.owner.uid,
         revision=revision.name,
         cluster=cluster,
         sizes=tuple(sizes),
-        pods=tuple(pod for pod in seen.pods if pod.cluster == cluster.name),
+        pods=pods,
         report=seen.reports.get(cluster.name),
         previous=previous if same else None,
         retry_requested_at=(seen.body["metadata"].get("annotations") or {}).get(identity.ANNOTATION_RETRY, ""),
+        hindrance=_hindrance(seen, cluster.name, revision) if any(pod.unscheduled_since for pod in pods) else "",
     )
     return Engine(
         view=view,
@@ -179,13 +268,22 @@ def _engine(
     )
 
 
+def _hindrance(seen: Observation, cluster: str, revision: Revision) -> str:
+    """Say why the nodes do not hold an engine, and who holds what it would need."""
+    if not seen.inventory:
+        return ""
+    room = seen.inventory.room(but=of_cluster(seen.owner, cluster))
+    proof = prove_demand(room, _demand(revision, cluster))
+    return "" if proof.verdict is Verdict.FITS else proof.reason
+
+
 def _revision(
     seen: Observation, settings: Settings, known: Mapping[str, Revision]
 ) -> tuple[Revision | None, Blocker | None, list[Action]]:
     if seen.blocker or not seen.spec:
         return None, seen.blocker, []
     wanted = revision_name(*hashes(seen.spec))
-    if wanted in known:
+    if wanted in known and not _is_homeless(seen, known[wanted]):
         return known[wanted], None, []
     image = seen.spec.image or settings.defaults.image
     if not image:
@@ -195,9 +293,26 @@ def _revision(
         revision = render(seen.spec, seen, settings, image)
     except (FactsError, NoSuchGPUsError, GPUsTakenError) as error:
         return None, _unplanned(error), []
+    if wanted in known and (revision.cluster_spec, revision.engine) == (
+        known[wanted].cluster_spec,
+        known[wanted].engine,
+    ):
+        return known[wanted], None, []
+    forget = (
+        [Delete(api_version="apps/v1", kind="ControllerRevision", name=f"{seen.owner.name}-{wanted}")]
+        if wanted in known
+        else []
+    )
     number = max((int(item.get("revision", 0)) for item in seen.revisions), default=0) + 1
     body = controller_revision(seen.owner, revision, number=number)
-    return revision, None, [Create(body=body), *_old_history(seen)]
+    return revision, None, [*forget, Create(body=body), *_old_history(seen)]
+
+
+def _is_homeless(seen: Observation, revision: Revision) -> bool:
+    """Say whether nothing of a deployment is there, and what was planned for it fits no more: it is planned anew."""
+    if not seen.inventory or not seen.spec or not seen.spec.replicas or seen.clusters or seen.pods:
+        return False
+    return prove_demand(seen.inventory.room(), _demand(revision, "")).verdict is not Verdict.FITS
 
 
 def _unplanned(error: FactsError | NoSuchGPUsError | GPUsTakenError) -> Blocker:
@@ -222,7 +337,8 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
     GPUsTakenError
         No nodes can hold it now.
     """
-    planned = plan(spec, seen.nodes or (), settings.catalogue)
+    nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
+    planned = plan(spec, nodes, settings.catalogue)
     shape = planned.shape
     engine8, pods8 = hashes(spec)
     return Revision(
@@ -274,7 +390,7 @@ def _pods_of(seen: Observation, index: int) -> list[PodView]:
     return [pod for pod in seen.pods if pod.cluster.startswith(prefix)]
 
 
-def _remove(index: int, cluster: ClusterView) -> list[Action]:
+def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
     """Remove an engine: its RayCluster last, so that an interrupted removal is seen and taken up again."""
     names = EngineNames(index=str(index), ray_cluster=cluster.name)
     rbac = "rbac.authorization.k8s.io/v1"
@@ -299,5 +415,5 @@ def _surplus(seen: Observation) -> list[Action]:
         if index >= seen.spec.replicas
         for cluster in _clusters_of(seen, index)
         if not cluster.deleting
-        for action in _remove(index, cluster)
+        for action in remove_engine(index, cluster)
     ]

@@ -6,7 +6,7 @@ A list that fails is unknown, not empty: the error goes up, nothing is decided o
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,17 +19,13 @@ from vllm_operator.api.status import Reason, VLLMDeploymentStatus
 from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.pods import PodView, read_pod
-from vllm_operator.planning.inventory import GpuNode, read_node, used_gpus
+from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER, Inventory
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner
-from vllm_operator.resources.revision import hashes, revision_name
 
 log = logging.getLogger(__name__)
 
 DEPLOYMENT = Kind(api_version=identity.API_VERSION, kind=identity.KIND)
-RAY_CLUSTER = Kind(api_version="ray.io/v1", kind="RayCluster")
-POD = Kind(api_version="v1", kind="Pod")
-NODE = Kind(api_version="v1", kind="Node")
 SERVICE = Kind(api_version="v1", kind="Service")
 CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap")
 SECRET = Kind(api_version="v1", kind="Secret")
@@ -45,8 +41,8 @@ class Observation:
     ----------
     spec
         ``None`` when it does not obey the API's rules; ``blocker`` then says why.
-    nodes
-        ``None`` when they were not needed: the spec's revision exists already.
+    inventory
+        ``None`` when it was not needed: nothing has to be placed.
     clusters
         RayClusters of this CR by name; ``None`` when the API server does not know the kind.
     reports
@@ -61,7 +57,6 @@ class Observation:
     owner: Owner
     spec: VLLMDeploymentSpec | None
     status: VLLMDeploymentStatus
-    nodes: tuple[GpuNode, ...] | None
     revisions: tuple[Mapping[str, Any], ...]
     clusters: Mapping[str, Mapping[str, Any]] | None
     pods: tuple[PodView, ...]
@@ -69,6 +64,7 @@ class Observation:
     config_maps: frozenset[str]
     service: Mapping[str, Any] | None
     blocker: Blocker | None
+    inventory: Inventory | None = None
 
     @property
     def generation(self) -> int:
@@ -83,17 +79,10 @@ def is_ours(body: Mapping[str, Any], owner: Owner) -> bool:
 
 
 class Observer:
-    """Reads Kubernetes for one deployment at a time.
+    """Reads Kubernetes for one deployment at a time."""
 
-    Parameters
-    ----------
-    namespaces
-        Those whose pods may be read; all when empty.  GPUs that pods of others hold count as free.
-    """
-
-    def __init__(self, api: KubernetesClient, namespaces: Sequence[str] = ()) -> None:
+    def __init__(self, api: KubernetesClient) -> None:
         self._api = api
-        self._namespaces = tuple(namespaces)
 
     async def look(self, body: Mapping[str, Any]) -> Observation:
         """Look at everything that belongs to a deployment.
@@ -120,7 +109,6 @@ class Observer:
             owner=owner,
             spec=spec,
             status=_read_status(body),
-            nodes=await self._nodes(owner, spec, revisions),
             revisions=tuple(revisions),
             clusters=clusters,
             pods=tuple(read_pod(item) for item in await self._api.list(POD, owner.namespace, tags)),
@@ -145,24 +133,6 @@ class Observer:
         except NotFoundError:
             return None
         return {item["metadata"]["name"]: item for item in self._ours(found, owner)}
-
-    async def _nodes(
-        self, owner: Owner, spec: VLLMDeploymentSpec | None, revisions: Sequence[Mapping[str, Any]]
-    ) -> tuple[GpuNode, ...] | None:
-        if spec is None:
-            return None
-        wanted = revision_name(*hashes(spec))
-        if any(item["metadata"]["labels"].get(identity.LABEL_REVISION) == wanted for item in revisions):
-            return None
-        nodes = await self._api.list(NODE)
-        used = used_gpus([pod for pod in await self._all_pods() if not _belongs_to(pod, owner)])
-        return tuple(read_node(item, used) for item in nodes)
-
-    async def _all_pods(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = []
-        for namespace in self._namespaces or ("",):
-            found += await self._api.list(POD, namespace)
-        return found
 
     async def _missing_reference(self, owner: Owner, spec: VLLMDeploymentSpec) -> Blocker | None:
         for kind, name, key, field in _references(spec):
@@ -201,15 +171,6 @@ def _references(spec: VLLMDeploymentSpec) -> list[tuple[Kind, str, str, str]]:
         if item.config_map_ref and not item.config_map_ref.optional:
             found.append((CONFIG_MAP, item.config_map_ref.name, "", f"spec.envFrom[{index}]"))
     return found
-
-
-def _belongs_to(pod: Mapping[str, Any], owner: Owner) -> bool:
-    """Say whether a pod is one of a CR's engines: they make room for what its new spec asks for."""
-    meta = pod["metadata"]
-    return bool(
-        meta.get("namespace") == owner.namespace
-        and (meta.get("labels") or {}).get(identity.LABEL_DEPLOYMENT) == owner.name
-    )
 
 
 def name_conflict(kind: str, name: str) -> Blocker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import math
@@ -15,8 +16,9 @@ from vllm_operator.clients.kubernetes import ApiError, ConflictError, Kubernetes
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import RayView, has_lost_report
 from vllm_operator.reconcile.act import Actor
-from vllm_operator.reconcile.decide import decide, plan_of
-from vllm_operator.reconcile.intent import Engine, Intent, Settings, intend
+from vllm_operator.reconcile.decide import Decision, decide, plan_of
+from vllm_operator.reconcile.intent import Engine, Intent, Settings, intend, needs_inventory
+from vllm_operator.reconcile.inventory import InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observation, Observer
 from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.reconcile.status import dump, new_status
@@ -49,6 +51,7 @@ class Reconciler:
         *,
         api: KubernetesClient,
         observer: Observer,
+        inventory: InventoryReader,
         ray_side: RaySide,
         actor: Actor,
         settings: Settings,
@@ -56,11 +59,13 @@ class Reconciler:
     ) -> None:
         self._api = api
         self._observer = observer
+        self._inventory = inventory
         self._ray_side = ray_side
         self._actor = actor
         self._settings = settings
         self._now = now
         self._waiting: set[Key] = set()
+        self._placing = asyncio.Lock()
 
     @property
     def waiting(self) -> frozenset[Key]:
@@ -82,29 +87,46 @@ class Reconciler:
         """
         body = await self._api.find(DEPLOYMENT, key.namespace, key.name)
         if body is None or "deletionTimestamp" in body["metadata"]:
-            self._note(key, None)
+            self._waiting.discard(key)
             # What we made carries our ownerReference: the garbage collector removes it, with or without KubeRay.
             return None
         seen = await self._observer.look(body)
-        intent = intend(seen, self._settings, self._now())
+        if not needs_inventory(seen):
+            return await self._bring(key, seen, intend(seen, self._settings, self._now()))
+        # One at a time, from the look at the nodes to the last object made: two must not be promised the same GPUs.
+        async with self._placing:
+            seen = replace(seen, inventory=await self._inventory.look())
+            intent = intend(seen, self._settings, self._now())
+            if intent.missing:
+                return await self._bring(key, seen, intent)
+        return await self._bring(key, seen, intent)
+
+    async def _bring(self, key: Key, seen: Observation, intent: Intent) -> float:
         if told := await self._recall(intent, seen):
             seen = replace(seen, reports={**seen.reports, **told})
             intent = intend(seen, self._settings, self._now())
         rays = {name: await self._ask_ray(engine, seen) for name, engine in intent.engines.items() if engine.asks_ray}
         decision = decide(seen, intent, rays, self._settings, self._now())
-        self._note(key, decision.blocker)
+        self._note(key, decision)
         try:
-            refused = await self._actor.carry_out(decision.actions, seen.owner)
+            refused = await self._carry_out(decision, seen)
         except ConflictError:
             raise
         except ApiError as error:
             # Somebody who waits must see why, also while the round is repeated.
             passing = Blocker(reason=Reason.REFUSED_BY_API_SERVER, message=error.message, lasting=False)
-            await self._write(body, dump(new_status(seen, decision, passing, self._now())))
+            await self._write(seen.body, dump(new_status(seen, decision, passing, self._now())))
             raise
-        await self._write(body, dump(new_status(seen, decision, refused, self._now())))
+        await self._write(seen.body, dump(new_status(seen, decision, refused, self._now())))
         again = math.inf if decision.requeue_after is None else decision.requeue_after
         return again if refused is None else min(again, REFUSED_SECONDS)
+
+    async def _carry_out(self, decision: Decision, seen: Observation) -> Blocker | None:
+        try:
+            return await self._actor.carry_out(decision.actions, seen.owner)
+        finally:
+            if decision.actions:
+                self._inventory.forget()
 
     async def _recall(self, intent: Intent, seen: Observation) -> dict[str, contract.EngineReport]:
         """Ask for reports that somebody deleted: an engine that serves is not restarted for that."""
@@ -125,8 +147,8 @@ class Reconciler:
             engine.view, namespace=seen.owner.namespace, secret=engine.names.secret, job_id=job_id
         )
 
-    def _note(self, key: Key, blocker: Blocker | None) -> None:
-        if blocker and blocker.reason == Reason.WAITING_FOR_GPUS:
+    def _note(self, key: Key, decision: Decision) -> None:
+        if decision.waits_for_gpus:
             self._waiting.add(key)
         else:
             self._waiting.discard(key)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
 from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.planning.eligibility import PodRules
+from vllm_operator.planning.inventory import pod_gpus
 from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.names import EngineNames, Owner, engine_labels, metadata
@@ -63,6 +67,42 @@ def ray_cluster(*, owner: Owner, names: EngineNames, revision: str, cluster_spec
         "metadata": metadata(owner, names.ray_cluster, tags),
         "spec": cluster_spec,
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuPods:
+    """The GPU pods of a rendered RayCluster, as the scheduler will see them.
+
+    Attributes
+    ----------
+    sizes
+        GPUs of each pod, largest first.
+    rules
+        What they say of their nodes.
+    apart
+        Each must have a node of its own.
+    """
+
+    sizes: tuple[int, ...]
+    rules: PodRules
+    apart: bool
+
+
+def gpu_pods(cluster_spec: Mapping[str, Any]) -> GpuPods:
+    """Read a RayCluster's ``spec`` as :func:`ray_cluster_spec` renders it."""
+    groups = cluster_spec.get("workerGroupSpecs") or []
+    sizes = [pod_gpus(group["template"]["spec"]) for group in groups for _ in range(group.get("replicas") or 0)]
+    pod = groups[0]["template"]["spec"] if groups else {}
+    affinity = pod.get("affinity") or {}
+    return GpuPods(
+        sizes=tuple(sorted(sizes, reverse=True)),
+        rules=PodRules(
+            node_selector=pod.get("nodeSelector") or {},
+            tolerations=pod.get("tolerations") or (),
+            affinity=affinity,
+        ),
+        apart=bool((affinity.get("podAntiAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")),
+    )
 
 
 def _start_params(group: PodShape) -> dict[str, str]:

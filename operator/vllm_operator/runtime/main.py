@@ -26,6 +26,7 @@ from vllm_operator.clients.kubernetes import ApiError, KubernetesClient
 from vllm_operator.clients.ray import RayClient
 from vllm_operator.clients.supervisor import SupervisorClient
 from vllm_operator.reconcile.act import Actor
+from vllm_operator.reconcile.inventory import InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observer
 from vllm_operator.reconcile.queue import WorkQueue
 from vllm_operator.reconcile.ray_side import RaySide
@@ -135,16 +136,22 @@ async def _run(settings: ProcessSettings) -> None:
         )
 
 
+def utc_now() -> datetime.datetime:
+    """Give the present instant."""
+    return datetime.datetime.now(datetime.UTC)
+
+
 def _reconciler(api: KubernetesClient, session: aiohttp.ClientSession, settings: ProcessSettings) -> Reconciler:
-    observer = Observer(api, settings.watch_namespaces)
+    observer = Observer(api)
     ray_side = RaySide(api, RayClient(session), SupervisorClient(session))
     return Reconciler(
         api=api,
         observer=observer,
+        inventory=InventoryReader(api, settings.watch_namespaces, now=utc_now),
         ray_side=ray_side,
         actor=Actor(api, observer, ray_side, lambda: secrets.token_hex(32)),
         settings=settings.decisions(),
-        now=lambda: datetime.datetime.now(datetime.UTC),
+        now=utc_now,
     )
 
 

@@ -66,10 +66,11 @@ class DeadlineOverrides(_Section):
 
 
 class RecoverySettings(_Section):
-    """Backoff between attempts, in seconds."""
+    """Backoff between attempts, and patience with the scheduler, in seconds."""
 
     backoff_seconds: float = Field(default=5.0, gt=0)
     max_backoff_seconds: float = Field(default=300.0, gt=0)
+    unscheduled_seconds: float = Field(default=180.0, gt=0)
 
 
 class AcceleratorEntry(_Section):
@@ -119,6 +120,7 @@ class ProcessSettings(_Section):
             recovery=Recovery(
                 backoff_seconds=self.recovery.backoff_seconds,
                 max_backoff_seconds=self.recovery.max_backoff_seconds,
+                unscheduled_seconds=self.recovery.unscheduled_seconds,
             ),
             deadlines=dataclasses.replace(Deadlines(), **overrides),
             catalogue=Catalogue(accelerators=(*(item.entry() for item in self.accelerators), *BUILT_IN.accelerators)),

@@ -179,7 +179,7 @@ def test_config_of_the_defaults(render: Render) -> None:
         "metrics": {"port": 9090},
         "runtime": {"image": "", "rayVersion": "2.60.0", "podTemplate": {}},
         "deadlines": {},
-        "recovery": {"backoffSeconds": 5, "maxBackoffSeconds": 300},
+        "recovery": {"backoffSeconds": 5, "maxBackoffSeconds": 300, "unscheduledSeconds": 180},
         "accelerators": [],
     }
 
@@ -214,7 +214,7 @@ def test_config_of_the_user(render: Render) -> None:
     assert config["runtime"] == {"image": "r/vllm-ray:1", "rayVersion": "2.61.0", "podTemplate": template}
     assert config["watchNamespaces"] == ["a", "b"]
     assert config["deadlines"] == {"load": 3600, "rayNodes": 90.5}
-    assert config["recovery"] == {"backoffSeconds": 1, "maxBackoffSeconds": 300}
+    assert config["recovery"] == {"backoffSeconds": 1, "maxBackoffSeconds": 300, "unscheduledSeconds": 180}
     assert config["logging"] == {"level": "debug", "format": "text"}
     assert config["metrics"] == {"port": 0}
 

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from tests.unit.reconcile.world import KEY, World, deployment
+from tests.unit.reconcile.world import KEY, World, deployment, node
 from tests.unit.resources import samples
 
 from vllm_bootstrap import contract
@@ -337,6 +337,7 @@ async def test_scaling_down_removes_the_highest_index_and_no_other() -> None:
 @pytest.mark.parametrize(("replicas", "told"), [(32, [0, 1]), (33, [])])
 async def test_more_than_64_ranks_stand_in_the_reports(replicas: int, told: list[int]) -> None:
     world = World(spec={**samples.TYPICAL, "replicas": replicas})
+    world.api.put(node("large", gpus=64))
     await world.serve()
     engine = world.engines["engine-7"]
     assert [rank["pp"] for rank in engine.get("ranks", [])] == told
@@ -379,15 +380,15 @@ BLOCKED: list[tuple[str, dict[str, Any], str, str]] = [
 
 async def test_gpus_that_are_away_are_waited_for() -> None:
     world = World()
-    for node in world.nodes:
-        node["spec"] = {"unschedulable": True}
+    for body in world.nodes:
+        body["spec"] = {"unschedulable": True}
     await world.round()
     assert world.condition("Ready")["reason"] == "WaitingForGPUs"
     assert "the node is cordoned" in world.condition("Ready")["message"]
     assert world.condition("Stalled")["status"] == "False"
     assert world.api.names("RayCluster") == []
-    for node in world.nodes:
-        node["spec"] = {}
+    for body in world.nodes:
+        body["spec"] = {}
     await world.round()
     assert len(world.api.names("RayCluster")) == 1
 
@@ -403,7 +404,8 @@ async def test_gpus_that_others_hold_are_waited_for() -> None:
         )
     await world.round()
     assert world.condition("Ready")["reason"] == "WaitingForGPUs"
-    assert "held by other pods: gpu-a 4 of 4, gpu-b 4 of 4" in world.condition("Ready")["message"]
+    holders = "gpu-a 4 of 4 (elsewhere/other-gpu-a), gpu-b 4 of 4 (elsewhere/other-gpu-b)"
+    assert f"held by other pods: {holders}" in world.condition("Ready")["message"]
     assert world.reconciler.waiting == {KEY}
     assert world.again == 15.0
     world.api.drop("Pod", "other-gpu-a", namespace="elsewhere")
@@ -428,8 +430,8 @@ async def test_what_the_engine_itself_holds_is_free_for_its_new_spec() -> None:
 async def test_the_plan_stands_in_status() -> None:
     facts = {"uri": "file:///opt/models/m", "facts": {"parameters": "7B"}}
     world = World(spec={"model": facts})
-    for node in world.nodes:
-        node["metadata"]["labels"] = {
+    for body in world.nodes:
+        body["metadata"]["labels"] = {
             "nvidia.com/gpu.product": "NVIDIA-L40S",
             "nvidia.com/gpu.memory": "46068",
         }

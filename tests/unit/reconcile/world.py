@@ -27,7 +27,8 @@ from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.intent import Settings
-from vllm_operator.reconcile.observe import DEPLOYMENT, RAY_CLUSTER, Observer
+from vllm_operator.reconcile.inventory import RAY_CLUSTER, InventoryReader
+from vllm_operator.reconcile.observe import DEPLOYMENT, Observer
 from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.reconcile.reconciler import Key, Reconciler
 
@@ -256,6 +257,7 @@ class World:
         self.reconciler = Reconciler(
             api=api,
             observer=self.observer,
+            inventory=InventoryReader(api, now=self.now),
             ray_side=side,
             actor=self.actor,
             settings=self.settings,
@@ -382,8 +384,9 @@ class World:
         ]
         for name in gone:
             self.api.drop("RayCluster", name)
-            for pod in self.api.names("Pod"):
-                if self.api.body("Pod", pod)["metadata"]["labels"]["ray.io/cluster"] == name:
+            for kind, namespace, pod in list(self.api.objects):
+                tags = self.api.objects[kind, namespace, pod]["metadata"].get("labels") or {}
+                if kind == "Pod" and tags.get("ray.io/cluster") == name:
                     self.api.drop("Pod", pod)
 
     async def serve(self) -> None:

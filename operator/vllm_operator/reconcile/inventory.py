@@ -1,0 +1,180 @@
+"""What the nodes offer, looked at once for all deployments that ask at the same moment.
+
+A look costs a list of all nodes and all pods.  When a node comes or goes, every deployment that waits asks for one; and
+while engines are made, each must see what was promised to the one before it.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from vllm_operator.api import identity
+from vllm_operator.api.spec import Strategy
+from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
+from vllm_operator.planning.demand import Demand, hold_all
+from vllm_operator.planning.inventory import GpuNode, read_node, used_gpus
+from vllm_operator.resources.names import Owner
+from vllm_operator.resources.ray_cluster import gpu_pods
+
+NODE = Kind(api_version="v1", kind="Node")
+POD = Kind(api_version="v1", kind="Pod")
+RAY_CLUSTER = Kind(api_version="ray.io/v1", kind="RayCluster")
+FRESH_SECONDS = 1.0
+"""How long a look may serve others, if nothing was made since."""
+
+_MANAGED = {identity.LABEL_MANAGED_BY: identity.MANAGER}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Inventory:
+    """The nodes, and what is held or promised of them.
+
+    Attributes
+    ----------
+    nodes
+        The nodes, as if nobody held anything.
+    pods
+        Pods that hold GPUs.
+    promised
+        What engines will take whose pods have no node yet, by their RayCluster's namespace and labels.
+    """
+
+    nodes: tuple[GpuNode, ...]
+    pods: tuple[Mapping[str, Any], ...] = ()
+    promised: tuple[tuple[Mapping[str, Any], Demand], ...] = ()
+
+    def room(self, but: Callable[[Mapping[str, Any]], bool] = lambda _: False) -> tuple[GpuNode, ...]:
+        """Give the nodes with what is held and promised.
+
+        Parameters
+        ----------
+        but
+            Says of the metadata of a pod or a RayCluster whether it is to be left out.
+        """
+        pods = [pod for pod in self.pods if not but(pod["metadata"])]
+        used, holders = used_gpus(pods), _holders(pods)
+        nodes = [replace(node, used=used.get(node.name, 0), holders=holders.get(node.name, ())) for node in self.nodes]
+        return hold_all(nodes, (demand for metadata, demand in self.promised if not but(metadata)))
+
+
+def of_deployment(owner: Owner) -> Callable[[Mapping[str, Any]], bool]:
+    """Give the test whether a pod or a RayCluster is one of a deployment's."""
+
+    def test(metadata: Mapping[str, Any]) -> bool:
+        return bool(
+            metadata.get("namespace") == owner.namespace
+            and (metadata.get("labels") or {}).get(identity.LABEL_DEPLOYMENT) == owner.name
+        )
+
+    return test
+
+
+def of_cluster(owner: Owner, name: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Give the test whether a pod is one of a RayCluster's, or is the RayCluster."""
+
+    def test(metadata: Mapping[str, Any]) -> bool:
+        named = (metadata.get("labels") or {}).get("ray.io/cluster") or metadata.get("name")
+        return bool(metadata.get("namespace") == owner.namespace and named == name)
+
+    return test
+
+
+def read_inventory(
+    nodes: Sequence[Mapping[str, Any]], pods: Sequence[Mapping[str, Any]], clusters: Sequence[Mapping[str, Any]]
+) -> Inventory:
+    """Read the objects of the API server."""
+    bound: dict[tuple[str, str], list[int]] = {}
+    holding = []
+    for pod in pods:
+        if gpus := sum(used_gpus([pod]).values()):
+            holding.append(pod)
+            cluster = (pod["metadata"].get("labels") or {}).get("ray.io/cluster", "")
+            bound.setdefault((pod["metadata"].get("namespace", ""), cluster), []).append(gpus)
+    return Inventory(
+        nodes=tuple(read_node(body) for body in nodes),
+        pods=tuple(holding),
+        promised=tuple(
+            (body["metadata"], demand)
+            for body in clusters
+            if "deletionTimestamp" not in body["metadata"]
+            and (demand := _unbound(body, bound.get((body["metadata"]["namespace"], body["metadata"]["name"]), [])))
+        ),
+    )
+
+
+class InventoryReader:
+    """Reads the inventory.
+
+    Parameters
+    ----------
+    namespaces
+        Those whose pods may be read; all when empty.  GPUs that pods of others hold count as free.
+    now
+        Gives the present instant, UTC.
+    """
+
+    def __init__(
+        self, api: KubernetesClient, namespaces: Sequence[str] = (), *, now: Callable[[], datetime.datetime]
+    ) -> None:
+        self._api = api
+        self._namespaces = tuple(namespaces) or ("",)
+        self._now = now
+        self._last: tuple[datetime.datetime, Inventory] | None = None
+
+    async def look(self) -> Inventory:
+        """Give the inventory as it is now, or was within the last second.
+
+        Raises
+        ------
+        ApiError
+            Something could not be read: what is there is unknown, not nothing.
+        """
+        if self._last and (self._now() - self._last[0]).total_seconds() < FRESH_SECONDS:
+            return self._last[1]
+        at = self._now()
+        nodes = await self._api.list(NODE)
+        pods = [pod for namespace in self._namespaces for pod in await self._api.list(POD, namespace)]
+        inventory = read_inventory(nodes, pods, await self._clusters())
+        self._last = (at, inventory)
+        return inventory
+
+    def forget(self) -> None:
+        """Look anew the next time: something was made or removed."""
+        self._last = None
+
+    async def _clusters(self) -> list[dict[str, Any]]:
+        try:
+            return [
+                body
+                for namespace in self._namespaces
+                for body in await self._api.list(RAY_CLUSTER, namespace, _MANAGED)
+            ]
+        except NotFoundError:
+            return []
+
+
+def _unbound(body: Mapping[str, Any], bound: Sequence[int]) -> Demand | None:
+    """Give what a RayCluster's pods without a node will take; ``None`` when all have one."""
+    wanted = gpu_pods(body["spec"])
+    sizes = list(wanted.sizes)
+    for gpus in bound:
+        if gpus in sizes:
+            sizes.remove(gpus)
+    if not sizes:
+        return None
+    holder = f"{body['metadata']['namespace']}/{body['metadata']['name']}, planned"
+    strategy = Strategy.STRICT_SPREAD if wanted.apart else Strategy.PACK
+    return Demand(holder=holder, sizes=tuple(sizes), rules=wanted.rules, strategy=strategy)
+
+
+def _holders(pods: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Give the pods that hold GPUs, by node, those that hold most first."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for pod in pods:
+        meta = pod["metadata"]
+        for node, gpus in used_gpus([pod]).items():
+            found.setdefault(node, []).append((-gpus, f"{meta.get('namespace', '')}/{meta['name']}"))
+    return {node: tuple(name for _, name in sorted(names)) for node, names in found.items()}

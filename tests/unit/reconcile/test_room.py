@@ -1,0 +1,186 @@
+"""GPUs that are promised, taken by others, and given back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.unit.lifecycle import views
+from tests.unit.reconcile.world import KEY, World, deployment, node
+from tests.unit.resources import samples
+
+from vllm_operator.reconcile.reconciler import Key
+
+PRODUCT = "nvidia.com/gpu.product"
+
+
+def holder(name: str, where: str, gpus: int) -> dict[str, Any]:
+    """Give a pod of somebody else."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "elsewhere"},
+        "spec": {"nodeName": where, "containers": [{"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def unscheduled(world: World, prefix: str, since: float) -> None:
+    """Let the scheduler find no node for a pod."""
+    body = world.api.body("Pod", world.pod(prefix))
+    del body["spec"]["nodeName"]
+    told = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "lastTransitionTime": views.at(since)}
+    body["status"] = {"phase": "Pending", "conditions": [told | {"message": "2 Insufficient nvidia.com/gpu"}]}
+
+
+def clusters(world: World) -> list[str]:
+    return [name.rsplit("-", 1)[0] for name in world.api.names("RayCluster")]
+
+
+async def test_replicas_beyond_the_room_wait() -> None:
+    world = World(spec={**samples.TYPICAL, "replicas": 5})
+    await world.round()
+    assert clusters(world) == [f"demo-{index}" for index in range(4)], "eight GPUs, two for each engine"
+    assert world.engines["engine-4"]["reason"] == "WaitingForGPUs"
+    assert "planned" in world.engines["engine-4"]["message"]
+    assert world.reconciler.waiting == {KEY}
+    world.api.put(node("gpu-c"))
+    await world.round()
+    assert len(clusters(world)) == 5
+
+
+async def test_a_replica_that_no_node_could_ever_hold_is_stalled() -> None:
+    world = World(spec={**samples.TYPICAL, "parallelism": {"tensor": 4}, "placement": {"strategy": "STRICT_PACK"}})
+    await world.round()
+    assert clusters(world) == ["demo-0"]
+    world.api.drop("RayCluster", world.api.names("RayCluster")[0])
+    for name in ("gpu-a", "gpu-b"):
+        world.api.put(node(name, gpus=2))
+    await world.round()
+    assert clusters(world) == []
+    assert world.condition("Stalled")["reason"] == "NoSuchGPUs"
+
+
+async def test_what_is_promised_to_one_is_not_promised_to_another() -> None:
+    spec = {**samples.TYPICAL, "parallelism": {"tensor": 4, "pipeline": 2}}
+    world = World(spec=spec)
+    world.api.put(deployment(spec, name="second", uid="uid-second"))
+    second = Key("models", "second")
+    await asyncio.gather(world.reconciler.reconcile(KEY), world.reconciler.reconcile(second))
+    assert clusters(world) == ["demo-0"]
+    status = world.api.body("VLLMDeployment", "second")["status"]
+    ready = next(item for item in status["conditions"] if item["type"] == "Ready")
+    assert ready["reason"] == "WaitingForGPUs"
+    assert "(models/demo-0-" in ready["message"], "it says who was first"
+    assert world.reconciler.waiting == {second}
+
+
+async def test_pods_that_have_a_node_are_not_counted_twice() -> None:
+    world = World()
+    await world.serve()
+    for index in range(3):
+        world.api.put(deployment(samples.TYPICAL, name=f"more-{index}", uid=f"uid-{index}"))
+        await world.reconciler.reconcile(Key("models", f"more-{index}"))
+    assert len(clusters(world)) == 4, "eight GPUs, two for each engine"
+
+
+async def serving_without_a_worker(*, since: float) -> World:
+    """Give an engine that served, whose worker is gone, and whose GPU somebody else took."""
+    world = World()
+    await world.serve()
+    world.api.put(holder("notebook", "gpu-a", 2))
+    world.api.put(holder("training", "gpu-b", 4))
+    world.api.put(holder("other", "gpu-a", 1))
+    unscheduled(world, f"{world.api.names('RayCluster')[0]}-gpu1-0", since)
+    return world
+
+
+async def test_who_took_the_gpu_is_told_before_the_deadline() -> None:
+    world = await serving_without_a_worker(since=0)
+    await world.round()
+    engine = world.engines["engine-0"]
+    assert engine["reason"] == "Unschedulable"
+    assert "2 Insufficient nvidia.com/gpu" in engine["message"]
+    assert "elsewhere/training" in engine["message"]
+    assert 0 < world.again <= 180
+
+
+async def test_an_engine_that_cannot_be_whole_gives_its_gpus_back_and_comes_again() -> None:
+    world = await serving_without_a_worker(since=-200)
+    log = await world.round()
+    assert f"delete RayCluster {world.api.names('RayCluster')[0]}" in log
+    failure = world.status["lastFailures"][-1]
+    assert failure["reason"] == "GPUsGivenBack"
+    assert "elsewhere/training" in failure["message"]
+    world.collect()
+    await world.round(10)
+    assert world.condition("Ready")["reason"] == "WaitingForGPUs"
+    assert "elsewhere/training" in world.condition("Ready")["message"]
+    assert world.condition("Reconciling")["status"] == "True"
+    assert clusters(world) == []
+    world.api.drop("Pod", "training", namespace="elsewhere")
+    await world.round()
+    assert clusters(world) == ["demo-0"]
+
+
+@pytest.mark.parametrize(("returns", "pause"), [(1, 5), (2, 10), (3, 20)])
+async def test_what_a_plan_cannot_see_is_tried_ever_more_seldom(returns: int, pause: float) -> None:
+    world = World()
+    for _ in range(returns):
+        await world.round(400)
+        world.start_pods()
+        unscheduled(world, f"{world.api.names('RayCluster')[0]}-gpu1-0", world.clock - 200)
+        await world.round()
+        world.collect()
+    await world.round(pause - 1)
+    assert world.engines["engine-0"]["reason"] == "GPUsGivenBack"
+    assert "tried again at" in world.engines["engine-0"]["message"]
+    assert clusters(world) == []
+    assert world.again == pytest.approx(1)
+    await world.round(1)
+    assert clusters(world) == ["demo-0"]
+
+
+async def test_what_was_planned_and_fits_no_more_is_planned_anew() -> None:
+    world = World(spec={"model": {"uri": "file:///m", "facts": {"parameters": "7B"}}})
+    for body, product in zip(world.nodes, ("NVIDIA-GeForce-RTX-3090", "NVIDIA-A100-SXM4-80GB"), strict=True):
+        body["metadata"]["labels"] = {PRODUCT: product}
+    await world.round()
+    assert world.status["plan"]["accelerator"] == "NVIDIA-GeForce-RTX-3090"
+    world.api.drop("RayCluster", world.api.names("RayCluster")[0])
+    world.api.put(holder("notebook", "gpu-a", 4))
+    await world.round()
+    assert world.status["plan"]["accelerator"] == "NVIDIA-A100-SXM4-80GB"
+    [cluster] = world.api.names("RayCluster")
+    pod = world.api.body("RayCluster", cluster)["spec"]["workerGroupSpecs"][0]["template"]["spec"]
+    assert pod["nodeSelector"] == {PRODUCT: "NVIDIA-A100-SXM4-80GB"}
+    assert len(world.api.names("ControllerRevision")) == 1
+    assert not [line for line in await world.round() if "ControllerRevision" in line]
+
+
+async def test_what_was_planned_stays_while_it_fits() -> None:
+    world = World(spec={"model": {"uri": "file:///m", "facts": {"parameters": "7B"}}})
+    for body, product in zip(world.nodes, ("NVIDIA-L40S", "NVIDIA-A100-SXM4-80GB"), strict=True):
+        body["metadata"]["labels"] = {PRODUCT: product}
+    await world.round()
+    world.nodes[1]["metadata"]["labels"] = {PRODUCT: "NVIDIA-GeForce-RTX-3090"}
+    world.api.drop("RayCluster", world.api.names("RayCluster")[0])
+    log = await world.round()
+    assert not [line for line in log if "ControllerRevision" in line], "a cheaper GPU is no reason to move"
+    assert world.status["plan"]["accelerator"] == "NVIDIA-L40S"
+
+
+async def test_one_look_serves_all_that_wait() -> None:
+    world = World(spec={**samples.TYPICAL, "parallelism": {"tensor": 4, "pipeline": 2}})
+    world.api.put(holder("notebook", "gpu-a", 1))
+    for index in range(5):
+        world.api.put(deployment(world.spec, name=f"more-{index}", uid=f"uid-{index}"))
+    keys = [KEY, *(Key("models", f"more-{index}") for index in range(5))]
+    world.api.reads = 0
+    await asyncio.gather(*(world.reconciler.reconcile(key) for key in keys))
+    first = world.api.reads
+    world.clock += 0.5
+    await asyncio.gather(*(world.reconciler.reconcile(key) for key in keys))
+    assert world.api.reads - first == first - 3, "nodes, pods and RayClusters were read once"
+    assert world.reconciler.waiting == set(keys)
