@@ -53,7 +53,7 @@ def _seated(bed: Bed) -> list[str] | None:
 def test_an_engine_that_was_robbed_gives_its_gpus_back(apply: Callable[[dict[str, Any]], Deployment], bed: Bed) -> None:
     for node in ("gpu-a", "gpu-b"):
         _hold(bed, f"holder-{node}", node, 3)
-    robbed = apply(dummy("robbed", "dummy-pp", pipeline=2, strategy="STRICT_SPREAD"))
+    robbed = apply(dummy("robbed", "dummy-tp", pipeline=2, strategy="STRICT_SPREAD"))
     assert bed.wait_for("its pods to have nodes", lambda: _seated(bed), 90) == ["gpu-a", "gpu-b"]
 
     # The scheduler evicts the youngest pod of least priority: the engine's.

@@ -234,6 +234,16 @@ class Placement(ApiModel):
             "SPREAD prefers and STRICT_SPREAD demands different nodes."
         ),
     )
+    topology_key: str | None = Field(
+        default=None,
+        min_length=1,
+        max_length=317,
+        pattern=r"^([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-._A-Za-z0-9]*[A-Za-z0-9])?$",
+        description=(
+            "Label of nodes (a zone, a rack, an NVLink domain): all GPU pods of an engine go to nodes with one and the "
+            "same value of it; each engine has its own."
+        ),
+    )
     gpus_per_pod: int | None = Field(
         default=None,
         ge=1,
@@ -510,6 +520,10 @@ class VLLMDeploymentSpec(ApiModel):
     )
     pod: Pod = Field(default_factory=Pod, description="The pods that hold the ranks.")
     ray_head: RayHead = Field(default_factory=RayHead, description="The CPU-only Ray head pod.")
+    plan_only: bool = Field(
+        default=False,
+        description="Write status.plan, and make, change or remove nothing; engines that are there serve on.",
+    )
 
     @property
     def tensor(self) -> int:

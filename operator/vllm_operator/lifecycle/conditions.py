@@ -48,6 +48,8 @@ class Summary:
         Names of the engines that do not get further by themselves.
     joined
         Names of the engines whose Ray nodes have joined.
+    plan_only
+        The plan is all that is asked for.
     """
 
     replicas: int
@@ -55,6 +57,7 @@ class Summary:
     lasting: frozenset[str] = frozenset()
     joined: frozenset[str] = frozenset()
     plan: PlanStatus | None = None
+    plan_only: bool = False
     blocker: Blocker | None = None
     versions: str = ""
 
@@ -104,6 +107,8 @@ def serving(summary: Summary) -> list[EngineReplica]:
 
 
 def _is_ready(summary: Summary) -> bool:
+    if summary.plan_only:
+        return not summary.blocker
     return not summary.blocker and len(serving(summary)) == summary.replicas == len(summary.engines)
 
 
@@ -115,6 +120,8 @@ def _worst(summary: Summary) -> EngineReplica | None:
 
 def _ready(summary: Summary) -> _Draft:
     if _is_ready(summary):
+        if summary.plan_only:
+            return "True", Reason.PLANNED, "planOnly: the plan is made, and nothing else"
         if summary.replicas == 0:
             return "True", Reason.SCALED_TO_ZERO, "replicas is 0"
         return "True", Reason.SERVING, f"{summary.replicas} of {summary.replicas} engines serve"
@@ -143,6 +150,8 @@ def _available(summary: Summary) -> _Draft:
 def _is_stalled(summary: Summary) -> bool:
     if summary.blocker:
         return summary.blocker.lasting
+    if summary.plan_only:
+        return False
     return any(engine.name in summary.lasting for engine in summary.engines)
 
 
@@ -169,6 +178,8 @@ def _planned(summary: Summary) -> _Draft:
 
 
 def _ray_clusters(summary: Summary) -> _Draft:
+    if summary.plan_only and not summary.engines:
+        return "Unknown", Reason.PLANNED, "planOnly: no RayCluster is made"
     joined = sum(engine.name in summary.joined for engine in summary.engines)
     message = f"{joined} of {summary.replicas} Ray clusters have all their nodes"
     if joined == summary.replicas and not summary.blocker:

@@ -18,6 +18,7 @@ from vllm_operator.planning.facts import ModelFacts
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.proof import Proof, Seating, Verdict
 from vllm_operator.planning.sizing import Load, RankNeed, Sizing
+from vllm_operator.planning.topology import DomainSeating, seating_of
 
 MAX_PIPELINE = 64
 _ORDER = {Verdict.FITS: 0, Verdict.NOT_NOW: 1, Verdict.NEVER: 2}
@@ -50,6 +51,8 @@ class Wish:
     ----------
     gpus_per_pod
         GPUs of each pod.
+    topology_key
+        Label of nodes within one value of which an engine stays; empty where it may go anywhere.
     accelerators
         Alternatives in order; none means any.
     """
@@ -58,6 +61,7 @@ class Wish:
     pipeline: int | None = None
     strategy: Strategy = Strategy.PACK
     gpus_per_pod: int | None = None
+    topology_key: str = ""
     accelerators: tuple[AcceleratorWish, ...] = ()
     pod_rules: PodRules = field(default_factory=PodRules)
 
@@ -160,7 +164,7 @@ class _Fleet:
     memory: int
     price: float
     preference: int
-    seating: Seating
+    seating: Seating | DomainSeating
 
 
 def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Choice:
@@ -183,7 +187,7 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
         if preference is not None:
             wanted.append(product)
             price = catalogue.price(product, memory)
-            seating = Seating(members, wish.pod_rules)
+            seating = seating_of(members, wish.pod_rules, wish.topology_key)
             fleet = _Fleet(
                 product=product,
                 selector=members[0].product_selector,

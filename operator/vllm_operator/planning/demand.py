@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from vllm_operator.api.spec import Strategy
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.inventory import GpuNode
-from vllm_operator.planning.proof import Proof, prove
+from vllm_operator.planning.proof import Proof
+from vllm_operator.planning.topology import seating_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,17 +29,20 @@ class Demand:
         GPUs of each pod.
     rules
         What they say of their nodes.
+    topology_key
+        Label of nodes within one value of which they stay; empty where they may go anywhere.
     """
 
     holder: str
     sizes: tuple[int, ...]
     rules: PodRules
     strategy: Strategy
+    topology_key: str = ""
 
 
 def prove_demand(nodes: Sequence[GpuNode], demand: Demand) -> Proof:
     """Say whether the pods can be seated."""
-    return prove(demand.sizes, demand.strategy, nodes, demand.rules)
+    return seating_of(nodes, demand.rules, demand.topology_key).prove(demand.sizes, demand.strategy)
 
 
 def hold(nodes: Sequence[GpuNode], demand: Demand, seats: Sequence[str]) -> tuple[GpuNode, ...]:

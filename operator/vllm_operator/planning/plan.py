@@ -148,6 +148,7 @@ def wish_of(spec: VLLMDeploymentSpec) -> Wish:
         pipeline=parallelism.pipeline if parallelism else None,
         strategy=spec.placement.strategy,
         gpus_per_pod=spec.placement.gpus_per_pod,
+        topology_key=spec.placement.topology_key or "",
         accelerators=tuple(
             AcceleratorWish(
                 product=item.product or "",

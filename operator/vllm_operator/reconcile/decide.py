@@ -21,7 +21,7 @@ from vllm_operator.api.status import PodShape as PodShapeStatus
 from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, step
-from vllm_operator.reconcile.intent import Engine, Intent, Settings, remove_engine
+from vllm_operator.reconcile.intent import Engine, Intent, Settings, engine_count, remove_engine
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources import access
 from vllm_operator.resources.engine import Attempt, engine_plan
@@ -53,6 +53,7 @@ class Decision:
     revision: str
     versions: str
     requeue_after: float | None
+    plan_only: bool = False
 
     @property
     def waits_for_gpus(self) -> bool:
@@ -70,7 +71,7 @@ def decide(
 ) -> Decision:
     """Say what is to be done, and what the state is."""
     actions = list(intent.actions)
-    if intent.revision and not intent.blocker:
+    if intent.revision and not intent.blocker and not intent.plan_only:
         actions += _service(seen)
         for names in intent.missing:
             actions += _create_engine(seen, names, intent.revision)
@@ -101,7 +102,8 @@ def decide(
         failures=tuple(told.failure for told in steps.values() if told.failure),
         plan=_plan_status(intent.revision) if intent.revision else None,
         blocker=intent.blocker,
-        revision=intent.revision.name if intent.revision else seen.status.revision,
+        revision=intent.revision.name if intent.revision and not intent.plan_only else seen.status.revision,
+        plan_only=intent.plan_only,
         versions=_versions(intent),
         requeue_after=min(requeues) if requeues else None,
     )
@@ -167,7 +169,7 @@ def _world_size(revision: Revision) -> int:
 
 def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -> tuple[EngineReplica, ...]:
     entries: list[EngineReplica] = []
-    wanted = seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
+    wanted = engine_count(seen)
     named = wanted * (_world_size(intent.revision) if intent.revision else 1) > STATUS_RANKS
     for index in range(wanted):
         name = engine_name(index)
@@ -182,7 +184,7 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
                     message=intent.waiting[name].message[:MESSAGE_LIMIT],
                 )
             )
-        elif not intent.blocker and intent.revision:
+        elif not intent.blocker and not intent.plan_only and intent.revision:
             names = EngineNames.of(seen.owner, index, intent.revision.pods8)
             entries.append(
                 EngineReplica(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm_bootstrap import contract
@@ -19,13 +19,14 @@ from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 from vllm_operator.planning.catalogue import BUILT_IN, Catalogue
 from vllm_operator.planning.demand import Demand, hold, prove_demand
 from vllm_operator.planning.facts import FactsError
+from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, plan
-from vllm_operator.planning.proof import Proof, Verdict
+from vllm_operator.planning.proof import Verdict
 from vllm_operator.reconcile.inventory import of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
-from vllm_operator.resources.names import EngineNames, engine_name
+from vllm_operator.resources.names import EngineNames, Owner, engine_name
 from vllm_operator.resources.ray_cluster import gpu_pods, ray_cluster_spec
 from vllm_operator.resources.revision import (
     Revision,
@@ -94,6 +95,8 @@ class Intent:
     ----------
     revision
         Revision of the present spec, ``None`` while it is blocked.
+    plan_only
+        The revision is only told; nothing is made, changed or removed for it.
     engines
         Engines whose RayCluster is there, by name.
     missing
@@ -104,6 +107,7 @@ class Intent:
 
     revision: Revision | None
     blocker: Blocker | None
+    plan_only: bool = False
     engines: Mapping[str, Engine] = field(default_factory=dict)
     missing: tuple[EngineNames, ...] = ()
     waiting: Mapping[str, Wait] = field(default_factory=dict)
@@ -114,6 +118,8 @@ def needs_inventory(seen: Observation) -> bool:
     """Say whether it must be known what the nodes offer: something is to be placed, or cannot be."""
     if seen.blocker or not seen.spec:
         return False
+    if seen.spec.plan_only:
+        return True
     revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
     if revision_name(*hashes(seen.spec)) not in revisions:
         return True
@@ -125,24 +131,36 @@ def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Int
     """Say what should be: the revision, the engines, and what is to be made or removed first."""
     known = {item.name: item for item in map(read_controller_revision, seen.revisions)}
     revision, blocker, actions = _revision(seen, settings, known)
-    if not blocker and seen.clusters is None:
+    if not blocker and seen.clusters is None and not (seen.spec and seen.spec.plan_only):
         blocker = KUBERAY_MISSING
     if revision:
         known[revision.name] = revision
-    wanted = seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
+    wanted = engine_count(seen)
+    plan_only = bool(seen.spec and seen.spec.plan_only)
     # What is there is left alone while the present spec cannot be carried out: nothing that serves is lost.
-    target = None if blocker else revision
+    target = None if blocker or plan_only else revision
     seats = [_seat(seen, index, target, known, settings=settings, now=now) for index in range(wanted)]
     if target and seen.inventory:
         seats = _proved(seats, target, seen, settings.recovery, now)
     return Intent(
         revision=revision,
         blocker=blocker,
+        plan_only=plan_only,
         engines={seat.name: seat.engine for seat in seats if seat.engine},
         missing=tuple(seat.missing for seat in seats if seat.missing),
         waiting={seat.name: seat.waiting for seat in seats if seat.waiting},
-        actions=(*actions, *(action for seat in seats for action in seat.actions), *_surplus(seen)),
+        actions=()
+        if plan_only
+        else (*actions, *(action for seat in seats for action in seat.actions), *_surplus(seen)),
     )
+
+
+def engine_count(seen: Observation) -> int:
+    """Give how many engines are looked after: those asked for, or those there are while nothing may be changed."""
+    if seen.spec and seen.spec.plan_only:
+        indices = (body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0) for body in (seen.clusters or {}).values())
+        return 1 + max(map(int, indices), default=-1)
+    return seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,24 +207,28 @@ def _proved(
     room = seen.inventory.room()
     proved = []
     for seat in seats:
-        wait = _pause(seen, seat.name, recovery, now) if seat.missing else None
-        if seat.missing and not wait:
-            demand = _demand(target, f"{seen.owner.namespace}/{seat.missing.ray_cluster}, planned")
-            proof = prove_demand(room, demand)
-            wait = _wait(proof)
-            room = hold(room, demand, proof.seats) if proof.seats else room
-        proved.append(_Seat(name=seat.name, waiting=wait, actions=seat.actions) if wait else seat)
+        if seat.missing and (wait := _pause(seen, seat.name, recovery, now)):
+            proved.append(_Seat(name=seat.name, waiting=wait))
+        elif seat.missing:
+            made, room = _placed(seat.name, seat.missing, target, room, seen.owner)
+            proved.append(made)
+        else:
+            proved.append(seat)
     return proved
 
 
-def _wait(proof: Proof) -> Wait | None:
-    match proof.verdict:
-        case Verdict.FITS:
-            return None
-        case Verdict.NOT_NOW:
-            return Wait(reason=Reason.WAITING_FOR_GPUS, message=proof.reason)
-        case Verdict.NEVER:
-            return Wait(reason=Reason.NO_SUCH_GPUS, message=proof.reason, lasting=True)
+def _placed(
+    name: str, names: EngineNames, target: Revision, room: tuple[GpuNode, ...], owner: Owner
+) -> tuple[_Seat, tuple[GpuNode, ...]]:
+    """Place an engine; gives also what it leaves of the nodes."""
+    demand = _demand(target, f"{owner.namespace}/{names.ray_cluster}, planned")
+    proof = prove_demand(room, demand)
+    if proof.verdict is not Verdict.FITS:
+        never = proof.verdict is Verdict.NEVER
+        reason = Reason.NO_SUCH_GPUS if never else Reason.WAITING_FOR_GPUS
+        return _Seat(name=name, waiting=Wait(reason=reason, message=proof.reason, lasting=never)), room
+    domain = next(node.labels.get(demand.topology_key, "") for node in room if node.name == proof.seats[0])
+    return _Seat(name=name, missing=replace(names, domain=domain)), hold(room, demand, proof.seats)
 
 
 def _pause(seen: Observation, name: str, recovery: Recovery, now: datetime.datetime) -> Wait | None:
@@ -230,7 +252,11 @@ def _pause(seen: Observation, name: str, recovery: Recovery, now: datetime.datet
 def _demand(revision: Revision, holder: str) -> Demand:
     pods = gpu_pods(revision.cluster_spec)
     return Demand(
-        holder=holder, sizes=pods.sizes, rules=pods.rules, strategy=Strategy(revision.engine.get("strategy", "PACK"))
+        holder=holder,
+        sizes=pods.sizes,
+        rules=pods.rules,
+        strategy=Strategy(revision.engine.get("strategy", "PACK")),
+        topology_key=pods.topology_key,
     )
 
 
@@ -283,7 +309,7 @@ def _revision(
     if seen.blocker or not seen.spec:
         return None, seen.blocker, []
     wanted = revision_name(*hashes(seen.spec))
-    if wanted in known and not _is_homeless(seen, known[wanted]):
+    if wanted in known and not seen.spec.plan_only and not _is_homeless(seen, known[wanted]):
         return known[wanted], None, []
     image = seen.spec.image or settings.defaults.image
     if not image:

@@ -34,6 +34,7 @@ def new_status(
         lasting=decision.lasting,
         joined=decision.joined,
         plan=decision.plan,
+        plan_only=decision.plan_only,
         blocker=refused or decision.blocker,
         versions=decision.versions,
     )

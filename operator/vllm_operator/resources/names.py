@@ -32,6 +32,7 @@ class Owner:
 
 _CLUSTER = "@vllm-operator/ray-cluster@"
 _INDEX = "@vllm-operator/engine@"
+_DOMAIN = "@vllm-operator/topology-domain@"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,10 +43,13 @@ class EngineNames:
     ----------
     index
         Position of the engine, as text: a revision's rendering has a placeholder here.
+    domain
+        Value of ``placement.topologyKey`` that the engine is bound to when it is made.
     """
 
     index: str
     ray_cluster: str
+    domain: str = ""
 
     @classmethod
     def of(cls, owner: Owner, index: int, pods_hash: str) -> EngineNames:
@@ -55,12 +59,13 @@ class EngineNames:
     @classmethod
     def placeholder(cls) -> EngineNames:
         """Names to render a revision with, before it is known for which engine; see ``fill``."""
-        return cls(index=_INDEX, ray_cluster=_CLUSTER)
+        return cls(index=_INDEX, ray_cluster=_CLUSTER, domain=_DOMAIN)
 
     def fill(self, rendering: Any) -> Any:
         """Put these names in the place of the placeholders of a rendering (JSON data)."""
         if isinstance(rendering, str):
-            return rendering.replace(_CLUSTER, self.ray_cluster).replace(_INDEX, self.index)
+            named = rendering.replace(_CLUSTER, self.ray_cluster).replace(_INDEX, self.index)
+            return named.replace(_DOMAIN, self.domain)
         if isinstance(rendering, Mapping):
             return {key: self.fill(value) for key, value in rendering.items()}
         if isinstance(rendering, list | tuple):

@@ -12,7 +12,7 @@ from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
-from vllm_operator.api.spec import EnvFromSource, EnvVar, Pod, RayHead, Resources, Strategy, VLLMDeploymentSpec
+from vllm_operator.api.spec import EnvFromSource, EnvVar, RayHead, Resources, Strategy, VLLMDeploymentSpec
 from vllm_operator.planning.inventory import GPU_RESOURCE
 from vllm_operator.planning.shapes import PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
@@ -58,7 +58,7 @@ def pod_template(
     template = {
         "metadata": {"labels": dict(spec.pod.labels), "annotations": dict(spec.pod.annotations)},
         "spec": {
-            **(_scheduling(spec.pod, shape, group, owner, names) if group else _head_scheduling(spec.ray_head)),
+            **(_scheduling(spec, shape, group, owner, names) if group else _head_scheduling(spec.ray_head)),
             "enableServiceLinks": False,
             "automountServiceAccountToken": role is not Role.WORKER,
             "serviceAccountName": _service_account(spec, names, role),
@@ -117,14 +117,17 @@ def _head_scheduling(head: RayHead) -> dict[str, Any]:
     }
 
 
-def _scheduling(pod: Pod, shape: Shape, group: PodShape, owner: Owner, names: EngineNames) -> dict[str, Any]:
+def _scheduling(
+    spec: VLLMDeploymentSpec, shape: Shape, group: PodShape, owner: Owner, names: EngineNames
+) -> dict[str, Any]:
+    pod, key = spec.pod, spec.placement.topology_key
     ours: dict[str, Any] = {}
     if shape.pods > 1:
         ours = _strategy_affinity(shape.strategy, owner, names)
     if group.nodes:
         ours |= _towards(group.nodes)
     return {
-        "nodeSelector": {**shape.node_selector, **pod.node_selector},
+        "nodeSelector": {**shape.node_selector, **({key: names.domain} if key else {}), **pod.node_selector},
         "tolerations": [dict(item) for item in pod.tolerations],
         "affinity": _both(ours, dict(pod.affinity or {})),
     }

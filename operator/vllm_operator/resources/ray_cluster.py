@@ -81,11 +81,14 @@ class GpuPods:
         What they say of their nodes.
     apart
         Each must have a node of its own.
+    topology_key
+        Label whose value is chosen when the engine is made; empty once it is chosen, or where there is none.
     """
 
     sizes: tuple[int, ...]
     rules: PodRules
     apart: bool
+    topology_key: str
 
 
 def gpu_pods(cluster_spec: Mapping[str, Any]) -> GpuPods:
@@ -94,13 +97,17 @@ def gpu_pods(cluster_spec: Mapping[str, Any]) -> GpuPods:
     sizes = [pod_gpus(group["template"]["spec"]) for group in groups for _ in range(group.get("replicas") or 0)]
     pod = groups[0]["template"]["spec"] if groups else {}
     affinity = pod.get("affinity") or {}
+    selector = dict(pod.get("nodeSelector") or {})
+    open_key = next((key for key, value in selector.items() if value == EngineNames.placeholder().domain), "")
+    selector.pop(open_key, None)
     return GpuPods(
         sizes=tuple(sorted(sizes, reverse=True)),
         rules=PodRules(
-            node_selector=pod.get("nodeSelector") or {},
+            node_selector=selector,
             tolerations=pod.get("tolerations") or (),
             affinity=affinity,
         ),
+        topology_key=open_key,
         apart=bool((affinity.get("podAntiAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")),
     )
 

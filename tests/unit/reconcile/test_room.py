@@ -184,3 +184,71 @@ async def test_one_look_serves_all_that_wait() -> None:
     await asyncio.gather(*(world.reconciler.reconcile(key) for key in keys))
     assert world.api.reads - first == first - 3, "nodes, pods and RayClusters were read once"
     assert world.reconciler.waiting == set(keys)
+
+
+def racks(world: World, *names: str) -> None:
+    for body, rack in zip(world.nodes, names, strict=True):
+        body["metadata"]["labels"] = {"example.com/rack": rack}
+
+
+async def test_each_engine_is_bound_to_a_domain_of_its_own() -> None:
+    placement = {"topologyKey": "example.com/rack", "gpusPerPod": 2}
+    world = World(
+        spec={**samples.TYPICAL, "replicas": 3, "parallelism": {"tensor": 4}, "placement": placement},
+    )
+    racks(world, "a", "b")
+    await world.round()
+    bound = {
+        name.rsplit("-", 1)[0]: {
+            group["template"]["spec"]["nodeSelector"]["example.com/rack"]
+            for group in world.api.body("RayCluster", name)["spec"]["workerGroupSpecs"]
+        }
+        for name in world.api.names("RayCluster")
+    }
+    assert bound == {"demo-0": {"a"}, "demo-1": {"b"}}
+    assert world.engines["engine-2"]["reason"] == "WaitingForGPUs"
+    assert "inside one example.com/rack" in world.engines["engine-2"]["message"]
+
+
+async def test_a_plan_is_made_and_nothing_else() -> None:
+    world = World(spec={**samples.TYPICAL, "planOnly": True})
+    assert await world.round() == ["status VLLMDeployment demo"]
+    ready = world.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("True", "Planned")
+    assert world.status["plan"]["gpus"] == 2
+    assert world.status["plan"]["podShapes"]
+    assert "engineReplicas" not in world.status
+    assert world.condition("RayClustersReady")["status"] == "Unknown"
+    assert await world.round() == []
+    world.change(planOnly=False)
+    assert "create RayCluster demo-0-d72fcd62" in await world.round()
+
+
+async def test_a_plan_needs_no_kuberay() -> None:
+    world = World(spec={**samples.TYPICAL, "planOnly": True})
+    world.api.unknown.add("RayCluster")
+    await world.round()
+    assert world.condition("Ready")["reason"] == "Planned"
+
+
+async def test_a_plan_that_cannot_be_says_why() -> None:
+    world = World(spec={**samples.TYPICAL, "planOnly": True, "parallelism": {"tensor": 64}})
+    await world.round()
+    assert world.condition("Stalled")["reason"] == "NoSuchGPUs"
+    assert world.api.names("ControllerRevision") == []
+
+
+@pytest.mark.parametrize(
+    "change", [{"parallelism": {"tensor": 4}}, {"replicas": 0}, {"replicas": 3}, {"image": "registry.example/other:2"}]
+)
+async def test_what_is_there_serves_on_while_a_change_is_only_planned(change: dict[str, Any]) -> None:
+    world = World()
+    await world.serve()
+    revision = world.status["revision"]
+    world.change(planOnly=True, **change)
+    assert await world.round() == ["status VLLMDeployment demo"]
+    assert world.status["revision"] == revision
+    assert world.condition("Ready")["reason"] == "Planned"
+    assert world.condition("Available")["status"] == "True"
+    assert world.engines["engine-0"]["state"] == "Serving"
+    assert await world.round() == []

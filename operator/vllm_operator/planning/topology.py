@@ -1,0 +1,61 @@
+"""Engines that must stay inside one zone, rack or NVLink domain: the proof for each domain by itself.
+
+The scheduler seats one pod after the other and cannot see that the domain of the first has no room for the last.  So
+the domain is chosen here, for a whole engine, and its pods are bound to it by label.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from vllm_operator.api.spec import Strategy
+from vllm_operator.planning.eligibility import PodRules
+from vllm_operator.planning.inventory import GpuNode
+from vllm_operator.planning.proof import Proof, Seating, Verdict
+
+_ORDER = {Verdict.FITS: 0, Verdict.NOT_NOW: 1, Verdict.NEVER: 2}
+
+
+class DomainSeating:
+    """Nodes of one product by their domain; answers as :class:`Seating` does, for one domain.
+
+    Parameters
+    ----------
+    key
+        Label whose value is the domain; nodes without it are in none.
+    """
+
+    def __init__(self, nodes: Sequence[GpuNode], rules: PodRules, key: str) -> None:
+        members: dict[str, list[GpuNode]] = {}
+        for node in nodes:
+            if node.gpus > 0 and node.labels.get(key):
+                members.setdefault(node.labels[key], []).append(node)
+        self._key = key
+        # The domain with least room that holds an engine leaves the others to larger ones.
+        self._domains = {
+            domain: Seating(found, rules)
+            for domain, found in sorted(members.items(), key=lambda item: (sum(n.free for n in item[1]), item[0]))
+        }
+
+    @property
+    def largest(self) -> int:
+        """GPUs of the largest node that may be used, now or later."""
+        return max((seating.largest for seating in self._domains.values()), default=0)
+
+    def prove(self, sizes: Sequence[int], strategy: Strategy) -> Proof:
+        """Say whether pods of these sizes can be seated inside one domain."""
+        if not self._domains:
+            reason = f"no node with GPUs has the label {self._key} of placement.topologyKey"
+            return Proof(verdict=Verdict.NEVER, reason=reason)
+        proofs = [(domain, seating.prove(sizes, strategy)) for domain, seating in self._domains.items()]
+        domain, proof = min(proofs, key=lambda item: _ORDER[item[1].verdict])
+        if proof.verdict is Verdict.FITS:
+            return replace(proof, reason=f"{proof.reason}, {self._key}={domain}")
+        others = f" (the others: likewise; {len(proofs)} domains in all)" if len(proofs) > 1 else ""
+        return replace(proof, reason=f"inside one {self._key}: {domain}: {proof.reason}{others}")
+
+
+def seating_of(nodes: Sequence[GpuNode], rules: PodRules, topology_key: str = "") -> Seating | DomainSeating:
+    """Give what answers whether pods can be seated on nodes of one product."""
+    return DomainSeating(nodes, rules, topology_key) if topology_key else Seating(nodes, rules)
