@@ -202,6 +202,7 @@ class PlanCandidate(ApiModel):
     accelerator: ShortText = ""
     tensor: Count
     pipeline: Count
+    data: Count = Field(default=1, description="Data parallel size; more than 1 is shown, not chosen, in this version.")
     gpus: Count
     fits: bool
     reason: Message = ""

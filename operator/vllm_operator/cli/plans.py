@@ -53,7 +53,18 @@ class Answer:
         else:
             lines.append("nothing is known of the model (spec.model.facts): sizes that are left out are 1")
         shown = choice.candidates if wide else choice.candidates[:SHOWN]
-        head = ["accelerator", "tensor", "pipeline", "gpus", "pods", "weights", "cache tokens", "cost", "verdict"]
+        head = [
+            "accelerator",
+            "tensor",
+            "pipeline",
+            "data",
+            "gpus",
+            "pods",
+            "weights",
+            "cache tokens",
+            "cost",
+            "verdict",
+        ]
         rows = [_row(item) + ([item.reason] if wide else []) for item in shown]
         lines += ["", table([*head, *(["reason"] if wide else [])], rows)] if rows else []
         if len(choice.candidates) > len(shown):
@@ -77,6 +88,7 @@ def _row(item: Candidate) -> list[object]:
         item.product,
         item.tensor,
         item.pipeline,
+        item.data,
         item.gpus,
         "+".join(map(str, item.sizes)),
         f"{item.need.weights / GIB:.1f} GiB" if item.need else "",
@@ -91,6 +103,7 @@ def _candidate(item: Candidate) -> dict[str, Any]:
         "accelerator": item.product,
         "tensor": item.tensor,
         "pipeline": item.pipeline,
+        "data": item.data,
         "gpus": item.gpus,
         "podGpus": list(item.sizes),
         "nodes": list(item.seats),

@@ -21,6 +21,7 @@ from vllm_operator.planning.sizing import Load, RankNeed, Sizing
 from vllm_operator.planning.topology import DomainSeating, seating_of
 
 MAX_PIPELINE = 64
+MAX_DATA = 64
 _ORDER = {Verdict.FITS: 0, Verdict.NOT_NOW: 1, Verdict.NEVER: 2}
 
 
@@ -91,6 +92,8 @@ class Candidate:
         Place of the accelerator in the user's list.
     warning
         What may go wrong although it can be placed.
+    data
+        Data parallel size; more than 1 is shown, and not chosen: this version does not serve it.
     """
 
     product: str
@@ -106,11 +109,17 @@ class Candidate:
     cost: float = 0.0
     preference: int = 0
     warning: str = ""
+    data: int = 1
 
     @property
     def gpus(self) -> int:
         """GPUs of the engine."""
-        return self.tensor * self.pipeline
+        return self.tensor * self.pipeline * self.data
+
+    @property
+    def served(self) -> bool:
+        """Whether this version can run it."""
+        return self.data == 1
 
     def warned(self, text: str) -> Candidate:
         """Give the same with one warning more."""
@@ -120,6 +129,7 @@ class Candidate:
     def rank(self) -> tuple[object, ...]:
         """Sort key: the best first."""
         return (
+            not self.served,
             _ORDER[self.verdict],
             self.preference,
             any(size % self.tensor for size in self.sizes),
@@ -140,7 +150,7 @@ class Choice:
     @property
     def best(self) -> Candidate | None:
         """The one that is taken, whether it fits now or is waited for."""
-        return next((item for item in self.candidates if item.verdict is not Verdict.NEVER), None)
+        return next((item for item in self.candidates if item.served and item.verdict is not Verdict.NEVER), None)
 
     @property
     def verdict(self) -> Verdict:
@@ -228,7 +238,25 @@ def _of_fleet(wish: Wish, facts: ModelFacts | None, load: Load, fleet: _Fleet) -
         if pipeline:
             placed = _place(wish, fleet, tensor, pipeline)
             candidates.append(_judge(placed, facts, sizing, load, fleet.memory, explicit=wish.is_explicit))
-    return candidates
+    return candidates + _data_parallel(wish, facts, load, fleet)
+
+
+def _data_parallel(wish: Wish, facts: ModelFacts, load: Load, fleet: _Fleet) -> list[Candidate]:
+    """Give the smallest data parallel layout of a mixture of experts: attention is repeated, experts are divided."""
+    if not facts.experts or wish.pipeline not in (None, 1) or not fleet.memory:
+        return []
+    tensor = wish.tensor or 1
+    if rules.faults(facts, tensor=tensor, pipeline=1):
+        return []
+    for data in range(2, MAX_DATA // tensor + 1):
+        if facts.experts.routed % (tensor * data):
+            continue
+        sizing = Sizing(facts, load, tensor, data)
+        placed = replace(_place(wish, fleet, tensor, data), pipeline=1, data=data)
+        told = _judge(placed, facts, sizing, load, fleet.memory, explicit=False)
+        if told.need and told.need.total(load.max_model_len) <= fleet.memory * load.gpu_memory_utilization:
+            return [told.warned("data parallel is not served by this version")]
+    return []
 
 
 def _tensors(wish: Wish, facts: ModelFacts, fleet: _Fleet) -> list[int]:

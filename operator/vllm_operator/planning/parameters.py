@@ -76,9 +76,9 @@ def rank_part(facts: ModelFacts, *, tensor: int, pipeline: int, stage: int) -> P
     return total
 
 
-def layer_part(facts: ModelFacts, layer: Layer, tensor: int) -> Part:
-    """Give a rank's weights of one layer."""
-    return _mixer(facts, layer, tensor) + _feed_forward(facts, layer, tensor) + Part(rest=2.0 * facts.hidden)
+def layer_part(facts: ModelFacts, layer: Layer, tensor: int, data: int = 1) -> Part:
+    """Give a rank's weights of one layer; data parallel ranks share the routed experts, and repeat the rest."""
+    return _mixer(facts, layer, tensor) + _feed_forward(facts, layer, tensor, data) + Part(rest=2.0 * facts.hidden)
 
 
 def first_part(facts: ModelFacts, tensor: int) -> Part:
@@ -135,14 +135,14 @@ def _latent_mixer(facts: ModelFacts, latent: Latent, tensor: int) -> Part:
     return Part(matrices=compressed + keys + values + out)
 
 
-def _feed_forward(facts: ModelFacts, layer: Layer, tensor: int) -> Part:
+def _feed_forward(facts: ModelFacts, layer: Layer, tensor: int, data: int) -> Part:
     matrices = 3 if facts.gated else 2
     if layer.sparse and facts.experts:
         experts = facts.experts
         one = matrices * facts.hidden
         return Part(
             matrices=one * experts.shared_intermediate / tensor,
-            experts=one * experts.intermediate * experts.routed / tensor,
+            experts=one * experts.intermediate * experts.routed / (tensor * data),
             rest=float(facts.hidden * experts.routed),
         )
     return Part(matrices=matrices * facts.hidden * facts.intermediate / tensor) if layer.dense else Part()

@@ -121,9 +121,10 @@ def describe(planned: Plan) -> dict[str, Any]:
                 "accelerator": item.product,
                 "tensor": item.tensor,
                 "pipeline": item.pipeline,
+                "data": item.data,
                 "gpus": item.gpus,
                 "fits": item.verdict is Verdict.FITS,
-                "reason": item.reason,
+                "reason": "; ".join(part for part in (item.reason, item.warning) if part),
             }
             for item in planned.survey.choice.candidates[:TOLD_CANDIDATES]
         ],

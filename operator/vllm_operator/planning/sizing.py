@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 from vllm_operator.planning.facts import Layer, LayerKind, ModelFacts
@@ -109,18 +109,24 @@ class RankNeed:
 
 
 class Sizing:
-    """What ranks need, for any pipeline size; made once for a tensor size.
+    """What ranks need, for any pipeline size; made once for a tensor and a data parallel size.
 
     Layers of a model are of a few sorts, and a stage is a run of them: sums over runs are differences of running sums.
     """
 
-    def __init__(self, facts: ModelFacts, load: Load, tensor: int) -> None:
+    def __init__(self, facts: ModelFacts, load: Load, tensor: int, data: int = 1) -> None:
         self._facts = facts
-        self._tensor = tensor
+        self._ranks = tensor * data
         self._scale = checkpoint_scale(facts)
         self._margin = _margin(facts, load, tensor)
         token = _token_bytes(facts, load, tensor)
-        sorts = {layer: _layer_need(facts, load, layer, tensor, token) for layer in set(facts.layers)}
+        sorts = {
+            layer: replace(
+                _layer_cache(facts, load, layer, tensor, token),
+                weights=part_bytes(facts, layer_part(facts, layer, tensor, data)),
+            )
+            for layer in set(facts.layers)
+        }
         self._sums = list(accumulate((sorts[layer] for layer in facts.layers), _Sum.__add__, initial=_Sum()))
         self._first = part_bytes(facts, first_part(facts, tensor))
         self._last = part_bytes(facts, last_part(facts, tensor))
@@ -128,7 +134,7 @@ class Sizing:
 
     def needs(self, pipeline: int) -> tuple[RankNeed, ...]:
         """Give what a rank of each stage needs; the tensor parallel ranks of a stage need the same."""
-        margin = self._margin + (COMMUNICATION_BYTES if self._tensor * pipeline > 1 else 0.0)
+        margin = self._margin + (COMMUNICATION_BYTES if self._ranks * pipeline > 1 else 0.0)
         ends = list(accumulate(layer_split(len(self._facts.layers), pipeline), initial=0))
         return tuple(self._need(ends, stage, margin) for stage in range(pipeline))
 
@@ -170,20 +176,19 @@ class _Sum:
         )
 
 
-def _layer_need(facts: ModelFacts, load: Load, layer: Layer, tensor: int, token: float) -> _Sum:
-    weights = part_bytes(facts, layer_part(facts, layer, tensor))
+def _layer_cache(facts: ModelFacts, load: Load, layer: Layer, tensor: int, token: float) -> _Sum:
     match layer.kind:
         case LayerKind.FULL:
-            return _Sum(weights=weights, cache_per_token=token)
+            return _Sum(cache_per_token=token)
         case LayerKind.SLIDING:
             window = min(facts.window or load.max_model_len, load.max_model_len)
             # A window is kept for what was computed last, and for the step that is being computed.
             held = min(window + load.max_num_batched_tokens, load.max_model_len)
-            return _Sum(weights=weights, cache_per_request=token * held)
+            return _Sum(cache_per_request=token * held)
         case LayerKind.STATE:
-            return _Sum(weights=weights, cache_per_request=facts.state_bytes / tensor)
+            return _Sum(cache_per_request=facts.state_bytes / tensor)
         case LayerKind.NONE:
-            return _Sum(weights=weights)
+            return _Sum()
 
 
 def checkpoint_scale(facts: ModelFacts) -> float:
