@@ -220,6 +220,8 @@ class EnginePlan:
         Names of the variables whose value is a file under ``ENV_DIR``.
     environment_sources
         ``spec.envFrom``.
+    checkpoint_bytes
+        Size of the checkpoint that the engine was planned for; 0 when nothing was known of the model.
     """
 
     deployment: str
@@ -244,6 +246,7 @@ class EnginePlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_files: tuple[str, ...] = ()
     environment_sources: tuple[EnvironmentSource, ...] = ()
+    checkpoint_bytes: int = 0
     http_port: int = HTTP_PORT
     supervisor_port: int = SUPERVISOR_PORT
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -337,6 +340,8 @@ class EngineReport:
         Last lines of the launcher's output, only with a failure.
     versions
         ``vllm``, ``ray``, ``torch``, ``python`` as found in the pods.
+    warnings
+        What may go wrong, as the preflight saw it.
     """
 
     uid: str
@@ -355,6 +360,7 @@ class EngineReport:
     placement_groups: tuple[PlacementGroupReport, ...] = ()
     timings: TimingsReport = field(default_factory=TimingsReport)
     versions: Mapping[str, str] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
     version: int = VERSION
 
 

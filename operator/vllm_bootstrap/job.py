@@ -108,10 +108,11 @@ class Attempt:
         ray.wait([supervisor.describe.remote()], timeout=HEAD_START_SECONDS)
         found = self._look(group, ranks)
         LOG.info("preflight done")
-        for warning in judge(plan, found):
+        warnings = tuple(judge(plan, found))
+        for warning in warnings:
             LOG.warning(warning)
         self._confirm(nodes)
-        self._change(ranks=describe_ranks(plan, ranks, found), versions=_versions(found))
+        self._change(ranks=describe_ranks(plan, ranks, found), versions=_versions(found), warnings=warnings)
         self._hand_over(supervisor, group, ranks)
 
     def _is_running(self) -> bool:

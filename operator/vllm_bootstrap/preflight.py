@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from vllm_bootstrap import contract
+from vllm_bootstrap.checkpoint import checkpoint_bytes, size_warning
 from vllm_bootstrap.contract import EnginePlan, FailureReason
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.vllm_adapter import facts
@@ -65,6 +66,7 @@ class MachineFacts:
     model_found: bool = True
     model_config: Mapping[str, Any] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
+    checkpoint_bytes: int = 0
 
 
 def look(bundle: int, model: str, *, whole: bool) -> BundleFacts:
@@ -94,6 +96,7 @@ def look_around(model: str) -> MachineFacts:
         missing_uses=tuple(facts.missing_uses(package)) if package else (),
         model_found=not is_local(model) or Path(model).exists(),
         model_config=_model_config(model),
+        checkpoint_bytes=checkpoint_bytes(Path(model)) if is_local(model) else 0,
         removed=tuple(remove_stale_memory(SHARED_MEMORY, Path("/proc"))),
     )
 
@@ -109,7 +112,7 @@ def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
     Returns
     -------
     list
-        Warnings, for the log.
+        Warnings, for the log and the report.
 
     Raises
     ------
@@ -132,6 +135,14 @@ def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
         if fault:
             raise EngineFailure(FailureReason.INVALID_PARALLELISM, fault)
     versions = sorted({machine.versions.get("vllm", "") for _, machine in machines})
+    sizes = {size_warning(plan.model, machine.checkpoint_bytes, plan.checkpoint_bytes) for _, machine in machines}
+    return [
+        *sorted(sizes - {""}),
+        *_untested(versions),
+    ]
+
+
+def _untested(versions: Sequence[str]) -> list[str]:
     return [
         f"vLLM {version} was not tested with this bootstrap (tested: {', '.join(facts.TESTED_VERSIONS)})"
         for version in versions

@@ -100,7 +100,7 @@ def decide(
         ),
         joined=frozenset(name for name, told in steps.items() if told.joined),
         failures=tuple(told.failure for told in steps.values() if told.failure),
-        plan=_plan_status(intent.revision) if intent.revision else None,
+        plan=_plan_status(intent.revision, _warnings(intent, intent.revision)) if intent.revision else None,
         blocker=intent.blocker,
         revision=intent.revision.name if intent.revision and not intent.plan_only else seen.status.revision,
         plan_only=intent.plan_only,
@@ -199,7 +199,18 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
     return tuple(entries)
 
 
-def _plan_status(revision: Revision) -> PlanStatus:
+def _warnings(intent: Intent, revision: Revision) -> str:
+    """Give what may go wrong: as it was planned, and as the engines found it."""
+    reports = [engine.view.report for engine in intent.engines.values()]
+    found = (
+        warning for report in reports if report and report.revision == revision.name for warning in report.warnings
+    )
+    # Each once, in the order of its first mention.
+    told = dict.fromkeys(filter(None, (str(revision.plan.get("warning", "")), *found)))
+    return "; ".join(told)[:MESSAGE_LIMIT]
+
+
+def _plan_status(revision: Revision, warning: str) -> PlanStatus:
     engine, told = revision.engine, revision.plan
     pods = sum(group["pods"] for group in engine["groups"])
     world = int(engine["tensor"] * engine["pipeline"])
@@ -216,7 +227,7 @@ def _plan_status(revision: Revision) -> PlanStatus:
         pod_shapes=[PodShapeStatus(**group) for group in engine["groups"]],
         accelerator=told.get("accelerator", ""),
         gpus=world,
-        warning=told.get("warning", ""),
+        warning=warning,
         memory=PlanMemory.model_validate(told["memory"]) if told.get("memory") else None,
         candidates=[PlanCandidate.model_validate(item) for item in told.get("candidates", ())],
     )

@@ -199,3 +199,46 @@ def test_actor_names():
     assert facts.actor_name("i", 1, tensor=1, pipeline=2) == "vllm_Worker_i_PP1"
     assert facts.actor_name("i", 1, tensor=2, pipeline=1) == "vllm_Worker_i_TP1"
     assert facts.actor_name("i", 0, tensor=1, pipeline=1) == "vllm_Worker_i"
+
+
+@pytest.mark.parametrize(
+    ("files", "size"),
+    [
+        pytest.param({}, 0, id="no weights"),
+        pytest.param({"model.safetensors": 30}, 30, id="one file"),
+        pytest.param({"model-1.safetensors": 20, "model-2.safetensors": 10}, 30, id="shards"),
+        pytest.param({"model-1.safetensors": 20, "consolidated.safetensors": 20}, 20, id="twice, in two forms"),
+        pytest.param({"weights.safetensors": 7}, 7, id="a name of its own"),
+        pytest.param({"pytorch_model.bin": 5}, 5, id="no safetensors"),
+        pytest.param({"tiny.gguf": 3}, 3, id="GGUF"),
+    ],
+)
+def test_the_size_of_a_checkpoint(tmp_path: Path, files: Mapping[str, int], size: int):
+    for name, count in files.items():
+        (tmp_path / name).write_bytes(b"x" * count)
+    assert look_around(str(tmp_path)).checkpoint_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("index", "size"),
+    [({"metadata": {"total_size": 99}}, 99), ({"metadata": {}}, 4), ({"metadata": {"total_size": "much"}}, 4), ([], 4)],
+)
+def test_an_index_says_the_size(tmp_path: Path, index: object, size: int):
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
+    (tmp_path / "model-1.safetensors").write_bytes(b"four")
+    assert look_around(str(tmp_path)).checkpoint_bytes == size
+
+
+@pytest.mark.parametrize(
+    ("found", "planned", "warned"),
+    [(0, 14, False), (26, 0, False), (14, 14, False), (15, 14, False), (26, 14, True), (7, 14, True)],
+)
+def test_a_size_that_was_not_planned_for_is_told(
+    make_plan: Callable[..., EnginePlan], found: int, planned: int, warned: bool
+):
+    machine = replace(MACHINE, checkpoint_bytes=found * 1024**3)
+    plan = replace(make_plan(), checkpoint_bytes=planned * 1024**3)
+    told = judge(plan, [bundle(0, machine=machine), bundle(1, machine=machine)])
+    assert len(told) == warned
+    if warned:
+        assert f"has {found}.00 GiB, planned were {planned}.00 GiB: correct spec.model.facts" in told[0]
