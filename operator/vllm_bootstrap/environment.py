@@ -19,7 +19,9 @@ from vllm_bootstrap.failure import EngineFailure
 SET_BY_RAY = frozenset(
     {
         "CUDA_VISIBLE_DEVICES",
+        "HIP_VISIBLE_DEVICES",
         "OMP_NUM_THREADS",
+        "ONEAPI_DEVICE_SELECTOR",
         "PYTHONBREAKPOINT",
         "PYTHONPATH",
         "RAY_ADDRESS",
@@ -30,6 +32,7 @@ SET_BY_RAY = frozenset(
         "RAY_RAYLET_PID",
         "RAY_RUNTIME_ENV_HOOK",
         "RAY_WORKER_ID",
+        "ROCR_VISIBLE_DEVICES",
     }
 )
 

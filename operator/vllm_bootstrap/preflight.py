@@ -256,5 +256,7 @@ def _gpu_uuids() -> dict[int, str]:
 
 
 def parse_gpu_list(listing: str) -> dict[int, str]:
-    """Read ``nvidia-smi -L``: index → UUID."""
-    return {int(index): uuid for index, uuid in re.findall(r"^GPU (\d+):.*\(UUID: ([^)]+)\)", listing, re.MULTILINE)}
+    """Read ``nvidia-smi -L``: index → UUID; where all there is is a slice of a GPU (MIG), the slice's."""
+    gpus = {int(index): uuid for index, uuid in re.findall(r"^GPU (\d+):.*\(UUID: ([^)]+)\)", listing, re.MULTILINE)}
+    slices = re.findall(r"^\s+MIG .*\(UUID: ([^)]+)\)", listing, re.MULTILINE)
+    return {0: slices[0]} if len(gpus) == len(slices) == 1 else gpus

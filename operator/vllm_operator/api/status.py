@@ -218,6 +218,7 @@ class PlanStatus(ApiModel):
     tensor: Count = 0
     pipeline: Count = 0
     accelerator: ShortText = Field(default="", description="Product of the GPUs, where a label tells it.")
+    resource: ShortText = Field(default="", description="Name under which the pods ask for GPUs.")
     gpus: Count = Field(default=0, description="GPUs of one engine.")
     warning: Message = Field(default="", description="What may go wrong although it can be placed.")
     memory: PlanMemory | None = Field(

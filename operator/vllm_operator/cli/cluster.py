@@ -33,7 +33,7 @@ def live_nodes() -> tuple[GpuNode, ...]:
     except ApiError as error:
         raise InputError(f"the cluster cannot be read: {error}; give an inventory with --nodes FILE") from error
     used = used_gpus(pods)
-    return tuple(read_node(item, used) for item in nodes)
+    return tuple(pool for item in nodes for pool in read_node(item, used))
 
 
 def deployment(namespace: str, name: str) -> Mapping[str, Any]:

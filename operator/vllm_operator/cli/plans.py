@@ -101,6 +101,7 @@ def _row(item: Candidate) -> list[object]:
 def _candidate(item: Candidate) -> dict[str, Any]:
     return {
         "accelerator": item.product,
+        "resource": item.resource,
         "tensor": item.tensor,
         "pipeline": item.pipeline,
         "data": item.data,

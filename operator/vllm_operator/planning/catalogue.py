@@ -10,6 +10,7 @@ import fnmatch
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from vllm_operator.planning.devices import card_of, is_mig, is_shared, mig_gib
 from vllm_operator.planning.inventory import GIB
 
 
@@ -27,11 +28,13 @@ class Accelerator:
     Attributes
     ----------
     product
-        Pattern (``*`` and ``?``) for the name that the feature discovery gives, compared without regard to case.
+        Pattern (``*`` and ``?``) for the name that the feature discovery gives, compared without regard to case.  A
+        pattern for a card means its slices and shares, too, unless one that names them comes first.
     memory_gib
-        Memory of one GPU, used where no label says it.
+        Memory of one GPU, used where no label says it.  Of a slice or share only when the pattern names it
+        (``*MIG-1g*``, ``*SHARED``).
     price
-        For one GPU and hour; only the relation of prices counts.
+        For one GPU and hour, of what ``memory_gib`` is of; only the relation of prices counts.
     classes
         Words for ``accelerators[].class``.
     """
@@ -46,6 +49,11 @@ class Accelerator:
         """Say whether a product is of this kind."""
         return is_product(self.product, product)
 
+    def means(self, product: str) -> bool:
+        """Say whether memory and price are of a product itself; a pattern for a card says nothing of a part of it."""
+        pattern = self.product
+        return is_mig(pattern) >= is_mig(product) and is_shared(pattern) >= is_shared(product)
+
 
 def is_product(pattern: str, product: str) -> bool:
     """Say whether a pattern means a product."""
@@ -59,21 +67,40 @@ class Catalogue:
     accelerators: Sequence[Accelerator] = ()
 
     def find(self, product: str) -> Accelerator | None:
-        """Give the first kind that a product is of."""
-        return next((kind for kind in self.accelerators if kind.matches(product)), None)
+        """Give the first kind that a product is of; a part of a card is of the card's."""
+        for name in (product, card_of(product)):
+            if kind := next((kind for kind in self.accelerators if kind.matches(name)), None):
+                return kind
+        return None
 
     def price(self, product: str, memory: int) -> float:
-        """Give the price of a GPU; what is not in the catalogue costs as much a GiB as the dearest that is."""
+        """Give the price of a GPU; a part of one costs as much as its memory is of the whole one's.
+
+        What is not in the catalogue costs as much a GiB as the dearest that is.
+        """
         kind = self.find(product)
-        if kind:
+        if kind and (kind.means(product) or not memory):
             return kind.price
+        if kind:
+            return kind.price * min(1.0, memory / (kind.memory_gib * GIB))
         dearest = max((item.price / item.memory_gib for item in self.accelerators), default=1.0)
         return dearest * max(1.0, memory / GIB)
 
-    def memory(self, product: str, labelled: int) -> int:
-        """Give the bytes of a GPU's memory: by its label, else by its kind; 0 when neither says."""
+    def memory(self, product: str, labelled: int, replicas: int = 1) -> int:
+        """Give the bytes that a pod gets with a GPU: by its label, else by its kind; 0 when neither says.
+
+        Parameters
+        ----------
+        replicas
+            Pods that share the GPU; 0 when it is shared and their number is not known.
+        """
+        if labelled or not replicas:
+            return labelled
         kind = self.find(product)
-        return labelled or (round(kind.memory_gib * GIB) if kind else 0)
+        sliced = is_mig(product) and not (kind and is_mig(kind.product))
+        gib = mig_gib(product) if sliced else kind.memory_gib if kind else 0.0
+        of_share = kind and kind.means(product) and is_shared(kind.product)
+        return round(gib * GIB / (1 if of_share else replicas))
 
 
 BUILT_IN = Catalogue(

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from vllm_operator.api.spec import Strategy
 from vllm_operator.planning import rules
 from vllm_operator.planning.catalogue import Catalogue, is_product
+from vllm_operator.planning.devices import GPU_RESOURCE, Sharing, Usage, usage_of, vendor_rank
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.facts import ModelFacts
 from vllm_operator.planning.inventory import GIB, GpuNode
@@ -56,6 +57,8 @@ class Wish:
         Label of nodes within one value of which an engine stays; empty where it may go anywhere.
     accelerators
         Alternatives in order; none means any.
+    utilization
+        Share of a GPU's memory that vLLM may use, as vLLM counts it.
     """
 
     tensor: int | None = None
@@ -64,6 +67,7 @@ class Wish:
     gpus_per_pod: int | None = None
     topology_key: str = ""
     accelerators: tuple[AcceleratorWish, ...] = ()
+    utilization: float | None = None
     pod_rules: PodRules = field(default_factory=PodRules)
 
     @property
@@ -94,6 +98,10 @@ class Candidate:
         What may go wrong although it can be placed.
     data
         Data parallel size; more than 1 is shown, and not chosen: this version does not serve it.
+    resource
+        Name under which its pods ask for GPUs.
+    utilization
+        What vLLM must be told to use of a GPU's memory; ``None`` when its own default, or the user's, is right.
     """
 
     product: str
@@ -110,6 +118,9 @@ class Candidate:
     preference: int = 0
     warning: str = ""
     data: int = 1
+    resource: str = GPU_RESOURCE
+    sharing: Sharing = Sharing.NONE
+    utilization: float | None = None
 
     @property
     def gpus(self) -> int:
@@ -132,11 +143,14 @@ class Candidate:
             not self.served,
             _ORDER[self.verdict],
             self.preference,
+            # Whole GPUs have the more telling reason for a no.
+            self.sharing is not Sharing.NONE if self.verdict is Verdict.NEVER else not self.sharing.is_isolated,
             any(size % self.tensor for size in self.sizes),
             round(self.cost, 6),
             self.pipeline,
             len(self.sizes),
             self.product,
+            self.resource,
             self.tensor,
         )
 
@@ -167,14 +181,22 @@ class Choice:
 
 @dataclass(frozen=True, kw_only=True)
 class _Fleet:
-    """The nodes of one product."""
+    """The nodes of one product under one resource name."""
 
     product: str
+    resource: str
+    sharing: Sharing
+    usage: Usage
     selector: Mapping[str, str]
     memory: int
     price: float
     preference: int
     seating: Seating | DomainSeating
+
+    @property
+    def budget(self) -> float:
+        """Bytes of a GPU that vLLM may use."""
+        return self.memory * self.usage.utilization
 
 
 def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Choice:
@@ -185,44 +207,71 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
     facts
         ``None`` when nothing is known of the model: then sizes that were left out are 1.
     """
-    by_product: dict[str, list[GpuNode]] = {}
+    by_product: dict[tuple[str, str], list[GpuNode]] = {}
     for node in nodes:
         if node.gpus > 0:
-            by_product.setdefault(node.product, []).append(node)
-    found: list[Candidate] = []
-    wanted: list[str] = []
-    for product, members in sorted(by_product.items()):
-        memory = catalogue.memory(product, min(node.memory for node in members))
-        preference = _preference(wish, product, memory, catalogue)
-        if preference is not None:
-            wanted.append(product)
-            price = catalogue.price(product, memory)
-            seating = seating_of(members, wish.pod_rules, wish.topology_key)
-            fleet = _Fleet(
-                product=product,
-                selector=members[0].product_selector,
-                memory=memory,
-                price=price,
-                preference=preference,
-                seating=seating,
-            )
-            found += _of_fleet(wish, facts, load, fleet)
-    if by_product and not found:
-        found = [_none(wish, load, wanted, sorted(by_product))]
+            by_product.setdefault((node.product, node.resource), []).append(node)
+    memories = {
+        (product, resource): min(catalogue.memory(product, *told) for told in {(n.memory, n.replicas) for n in members})
+        for (product, resource), members in sorted(by_product.items())
+    }
+    preferences = _preferences(wish, memories, catalogue)
+    fleets = [
+        _fleet(
+            wish, load, by_product[key], memory=memory, price=catalogue.price(key[0], memory), place=preferences[key]
+        )
+        for key, memory in memories.items()
+        if key in preferences
+    ]
+    found = [candidate for fleet in fleets for candidate in _of_fleet(wish, facts, load, fleet)]
+    if memories and not found:
+        there = sorted({product for product, _ in memories})
+        found = [_none(wish, load, [fleet.product for fleet in fleets], there)]
     return Choice(candidates=tuple(sorted(found, key=lambda item: item.rank)))
 
 
-def _preference(wish: Wish, product: str, memory: int, catalogue: Catalogue) -> int | None:
-    """Give the place of a product in the user's list; ``None`` when it is not wanted."""
-    if not wish.accelerators:
-        return 0
+def _preferences(
+    wish: Wish, memories: Mapping[tuple[str, str], int], catalogue: Catalogue
+) -> dict[tuple[str, str], int]:
+    """Give the place in the user's list of each product and resource that is wanted.
+
+    An alternative means GPUs of one vendor, because an image is made for those of one: of several the first.
+    """
+    places: dict[tuple[str, str], int] = {}
+    for place, wanted in enumerate(wish.accelerators or (AcceleratorWish(),)):
+        meant = [key for key, memory in memories.items() if _is_wanted(wanted, key[0], memory, catalogue)]
+        first = min((vendor_rank(resource) for _, resource in meant), default=0)
+        for key in meant:
+            if vendor_rank(key[1]) == first:
+                places.setdefault(key, place)
+    return places
+
+
+def _is_wanted(wanted: AcceleratorWish, product: str, memory: int, catalogue: Catalogue) -> bool:
     kind = catalogue.find(product)
-    for place, wanted in enumerate(wish.accelerators):
-        named = not wanted.product or is_product(wanted.product, product)
-        classed = not wanted.kind or (kind is not None and wanted.kind in kind.classes)
-        if named and classed and memory >= wanted.memory:
-            return place
-    return None
+    named = not wanted.product or is_product(wanted.product, product)
+    classed = not wanted.kind or (kind is not None and wanted.kind in kind.classes)
+    return named and classed and memory >= wanted.memory
+
+
+def _fleet(wish: Wish, load: Load, members: Sequence[GpuNode], *, memory: int, price: float, place: int) -> _Fleet:
+    first = members[0]
+    # Of nodes that no selector tells apart, any may be the worst of them.
+    sharing = max({node.sharing for node in members}, key=list(Sharing).index)
+    told = {node.replicas for node in members}
+    return _Fleet(
+        product=first.product,
+        resource=first.resource,
+        sharing=sharing,
+        usage=usage_of(
+            sharing, 0 if 0 in told else max(told), asked=wish.utilization, usual=load.gpu_memory_utilization
+        ),
+        selector=first.product_selector,
+        memory=memory,
+        price=price,
+        preference=place,
+        seating=seating_of(members, wish.pod_rules, wish.topology_key),
+    )
 
 
 def _of_fleet(wish: Wish, facts: ModelFacts | None, load: Load, fleet: _Fleet) -> list[Candidate]:
@@ -233,17 +282,17 @@ def _of_fleet(wish: Wish, facts: ModelFacts | None, load: Load, fleet: _Fleet) -
     for tensor in tensors:
         sizing = Sizing(facts, load, tensor)
         # Pipeline parallel is for what one node cannot hold: only with as much tensor parallel as there can be.
-        longest = min(MAX_PIPELINE, len(facts.layers)) if tensor == tensors[-1] else 1
-        pipeline = wish.pipeline or _pipeline(sizing, load, fleet.memory, longest)
+        longest = min(MAX_PIPELINE, len(facts.layers)) if tensor == tensors[-1] and not _is_part(fleet) else 1
+        pipeline = wish.pipeline or _pipeline(sizing, load, fleet, longest)
         if pipeline:
             placed = _place(wish, fleet, tensor, pipeline)
-            candidates.append(_judge(placed, facts, sizing, load, fleet.memory, explicit=wish.is_explicit))
+            candidates.append(_judge(placed, facts, sizing, load, fleet, explicit=wish.is_explicit))
     return candidates + _data_parallel(wish, facts, load, fleet)
 
 
 def _data_parallel(wish: Wish, facts: ModelFacts, load: Load, fleet: _Fleet) -> list[Candidate]:
     """Give the smallest data parallel layout of a mixture of experts: attention is repeated, experts are divided."""
-    if not facts.experts or wish.pipeline not in (None, 1) or not fleet.memory:
+    if not facts.experts or wish.pipeline not in (None, 1) or not fleet.memory or _is_part(fleet):
         return []
     tensor = wish.tensor or 1
     if rules.faults(facts, tensor=tensor, pipeline=1):
@@ -253,8 +302,8 @@ def _data_parallel(wish: Wish, facts: ModelFacts, load: Load, fleet: _Fleet) -> 
             continue
         sizing = Sizing(facts, load, tensor, data)
         placed = replace(_place(wish, fleet, tensor, data), pipeline=1, data=data)
-        told = _judge(placed, facts, sizing, load, fleet.memory, explicit=False)
-        if told.need and told.need.total(load.max_model_len) <= fleet.memory * load.gpu_memory_utilization:
+        told = _judge(placed, facts, sizing, load, fleet, explicit=False)
+        if told.need and told.need.total(load.max_model_len) <= fleet.budget:
             return [told.warned("data parallel is not served by this version")]
     return []
 
@@ -262,23 +311,29 @@ def _data_parallel(wish: Wish, facts: ModelFacts, load: Load, fleet: _Fleet) -> 
 def _tensors(wish: Wish, facts: ModelFacts, fleet: _Fleet) -> list[int]:
     if wish.tensor:
         return [wish.tensor]
-    sizes = [size for size in range(1, fleet.seating.largest + 1) if not rules.faults(facts, tensor=size, pipeline=1)]
+    largest = 1 if _is_part(fleet) else fleet.seating.largest
+    sizes = [size for size in range(1, largest + 1) if not rules.faults(facts, tensor=size, pipeline=1)]
     return sizes or [1]
 
 
-def _pipeline(sizing: Sizing, load: Load, memory: int, longest: int) -> int:
+def _is_part(fleet: _Fleet) -> bool:
+    return fleet.sharing is not Sharing.NONE
+
+
+def _pipeline(sizing: Sizing, load: Load, fleet: _Fleet, longest: int) -> int:
     """Give the smallest pipeline size with which every rank has room, 0 when there is none."""
-    if not memory:
+    if not fleet.memory:
         return 1
-    budget = memory * load.gpu_memory_utilization
     for pipeline in range(1, longest + 1):
-        if max(need.total(load.max_model_len) for need in sizing.needs(pipeline)) <= budget:
+        if max(need.total(load.max_model_len) for need in sizing.needs(pipeline)) <= fleet.budget:
             return pipeline
     return 0
 
 
 def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
     """Give the pods and the proof for them: of the shapes that the user left open the first that fits."""
+    if _is_part(fleet) and tensor * pipeline > 1:
+        return _torn(fleet, tensor, pipeline)
     tried: list[tuple[tuple[int, ...], Proof]] = []
     for per_pod in _per_pod(wish, fleet, tensor, pipeline):
         sizes = pod_sizes(tensor * pipeline, per_pod)
@@ -300,7 +355,33 @@ def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
         seats=proof.seats,
         cost=tensor * pipeline * fleet.price,
         preference=fleet.preference,
-        warning=f"a tensor group of {tensor} lies in more than one pod" if any(size % tensor for size in sizes) else "",
+        resource=fleet.resource,
+        sharing=fleet.sharing,
+        utilization=fleet.usage.told,
+        warning=(
+            f"a tensor group of {tensor} lies in more than one pod"
+            if any(size % tensor for size in sizes)
+            else fleet.usage.warning
+        ),
+    )
+
+
+def _torn(fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
+    """Refuse several ranks on parts of GPUs: nothing says that these are not parts of one and the same."""
+    what = "slices (MIG) of GPUs" if fleet.sharing is Sharing.MIG else f"shared GPUs ({fleet.sharing})"
+    return Candidate(
+        product=fleet.product,
+        tensor=tensor,
+        pipeline=pipeline,
+        sizes=(),
+        verdict=Verdict.NEVER,
+        reason=(
+            f"{tensor * pipeline} ranks cannot work together on {what}: NCCL takes each GPU once; "
+            "use whole GPUs, or tensor 1 and pipeline 1"
+        ),
+        preference=fleet.preference,
+        resource=fleet.resource,
+        sharing=fleet.sharing,
     )
 
 
@@ -337,7 +418,7 @@ def pod_sizes(world: int, per_pod: int) -> tuple[int, ...]:
 
 
 def _judge(
-    candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, memory: int, *, explicit: bool
+    candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, fleet: _Fleet, *, explicit: bool
 ) -> Candidate:
     """Hold a candidate against the model: vLLM's rules, and the memory of the neediest rank.
 
@@ -347,7 +428,7 @@ def _judge(
         return replace(candidate, verdict=Verdict.NEVER, reason="; ".join(faults), seats=())
     needs = sizing.needs(candidate.pipeline)
     need = max(needs, key=lambda item: item.total(load.max_model_len))
-    budget = memory * load.gpu_memory_utilization
+    memory, budget = fleet.memory, fleet.budget
     tokens = min(item.cached_tokens(budget, load.max_model_len) for item in needs)
     judged = replace(candidate, need=need, cached_tokens=tokens)
     if not memory:

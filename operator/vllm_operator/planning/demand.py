@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from vllm_operator.api.spec import Strategy
+from vllm_operator.planning.devices import GPU_RESOURCE
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.proof import Proof
@@ -31,6 +32,8 @@ class Demand:
         What they say of their nodes.
     topology_key
         Label of nodes within one value of which they stay; empty where they may go anywhere.
+    resource
+        Name under which they ask for GPUs.
     """
 
     holder: str
@@ -38,11 +41,13 @@ class Demand:
     rules: PodRules
     strategy: Strategy
     topology_key: str = ""
+    resource: str = GPU_RESOURCE
 
 
 def prove_demand(nodes: Sequence[GpuNode], demand: Demand) -> Proof:
     """Say whether the pods can be seated."""
-    return seating_of(nodes, demand.rules, demand.topology_key).prove(demand.sizes, demand.strategy)
+    offering = [node for node in nodes if node.resource == demand.resource]
+    return seating_of(offering, demand.rules, demand.topology_key).prove(demand.sizes, demand.strategy)
 
 
 def hold(nodes: Sequence[GpuNode], demand: Demand, seats: Sequence[str]) -> tuple[GpuNode, ...]:
@@ -52,7 +57,7 @@ def hold(nodes: Sequence[GpuNode], demand: Demand, seats: Sequence[str]) -> tupl
         taken[seat] += size
     return tuple(
         replace(node, used=node.used + taken[node.name], holders=(*node.holders, demand.holder))
-        if node.name in taken
+        if node.name in taken and node.resource == demand.resource
         else node
         for node in nodes
     )

@@ -1,7 +1,8 @@
 """What the nodes offer: GPUs, their kind and memory, and what other pods hold of them.
 
-Read out of Node and Pod objects, with the labels of the feature discoveries of NVIDIA, AMD and Intel.  A node has GPUs
-of one product (the feature discovery of a node with several names them all in one label, and is left out).
+Read out of Node and Pod objects, with the labels of the feature discoveries of NVIDIA, AMD and Intel.  A node may offer
+GPUs under several resource names (whole ones and slices of MIG); it is then seen once for each.  Under one name it has
+GPUs of one product (the feature discovery of a node with several names them all in one label, and is left out).
 """
 
 from __future__ import annotations
@@ -9,26 +10,28 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from vllm_operator.planning.devices import (
+    GPU_RESOURCE,
+    Sharing,
+    is_gpu,
+    memory_label,
+    physical_gpus,
+    product_label,
+    product_of,
+    replicas_of,
+    sharing_of,
+    whole_number,
+)
 
 GIB = 1024**3
 MIB = 1024**2
 
-GPU_RESOURCE = "nvidia.com/gpu"
-
 ZONE_LABEL = "topology.kubernetes.io/zone"
 _ENDED = ("Succeeded", "Failed")
-_PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "amd.com/gpu.product-name",
-    "gpu.intel.com/product",
-)
-_MEMORY_LABELS = (
-    ("nvidia.com/gpu.memory", MIB),
-    ("amd.com/gpu.vram", GIB),
-    ("gpu.intel.com/memory", 1),
-)
+_MEMORY_UNITS = {"nvidia.com": MIB, "amd.com": GIB, "gpu.intel.com": 1}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,18 +48,20 @@ class Taint:
 
 @dataclass(frozen=True, kw_only=True)
 class GpuNode:
-    """A node as the planner sees it.
+    """A node as the planner sees it, with the GPUs that it offers under one resource name.
 
     Attributes
     ----------
+    resource
+        The name, as pods ask for it.
     gpus
-        Allocatable GPUs.
+        Allocatable GPUs; slices or shares of GPUs count as such.
     used
         GPUs that pods of others hold.
     product
         Name of the GPUs as their feature discovery gives it; empty when no label says it.
     memory
-        Bytes of one GPU; 0 when no label says it.
+        Bytes that a pod gets with one of them; 0 when no label says it.
     schedulable
         False when the node is cordoned.
     holders
@@ -72,6 +77,7 @@ class GpuNode:
     taints: tuple[Taint, ...] = ()
     schedulable: bool = True
     holders: tuple[str, ...] = ()
+    resource: str = GPU_RESOURCE
 
     @property
     def free(self) -> int:
@@ -81,8 +87,18 @@ class GpuNode:
     @property
     def product_selector(self) -> dict[str, str]:
         """Node selector for the nodes that have GPUs of this product; empty when no label says what they are."""
-        label = next((label for label in _PRODUCT_LABELS if self.labels.get(label)), "")
-        return {label: self.labels[label]} if label else {}
+        label = product_label(self.resource)
+        return {label: self.labels[label]} if self.labels.get(label) else {}
+
+    @property
+    def replicas(self) -> int:
+        """Pods that share one of its GPUs; 0 when they are shared and no label says by how many."""
+        return replicas_of(self.resource, self.product, self.labels, self.gpus)
+
+    @property
+    def sharing(self) -> Sharing:
+        """Whether its GPUs are whole, slices, or shared."""
+        return sharing_of(self.resource, self.product, self.labels, self.gpus)
 
     @property
     def zone(self) -> str:
@@ -90,34 +106,44 @@ class GpuNode:
         return self.labels.get(ZONE_LABEL, "")
 
 
-def read_node(body: Mapping[str, Any], used: Mapping[str, int] | None = None) -> GpuNode:
-    """Read a Node object of the API server.
+def read_node(body: Mapping[str, Any], used: Mapping[str, Mapping[str, int]] | None = None) -> tuple[GpuNode, ...]:
+    """Read a Node object of the API server: once for each GPU resource that it offers, not at all without one.
 
     Parameters
     ----------
     used
-        GPUs that pods hold, by node; see :func:`used_gpus`.
+        GPUs that pods hold, by node and resource; see :func:`used_gpus`.
     """
     name = body["metadata"]["name"]
-    labels = body["metadata"].get("labels") or {}
     spec = body.get("spec") or {}
-    return GpuNode(
+    node = GpuNode(
         name=name,
-        gpus=_whole_number((body.get("status", {}).get("allocatable") or {}).get(GPU_RESOURCE, "0")),
-        used=(used or {}).get(name, 0),
-        product=next((labels[label] for label in _PRODUCT_LABELS if labels.get(label)), ""),
-        memory=next((size for label, unit in _MEMORY_LABELS if (size := _memory(labels.get(label, ""), unit))), 0),
-        labels=labels,
+        gpus=0,
+        labels=body["metadata"].get("labels") or {},
         taints=tuple(
             Taint(key=item["key"], value=item.get("value") or "", effect=item.get("effect") or "")
             for item in spec.get("taints") or ()
         ),
         schedulable=not spec.get("unschedulable", False),
     )
+    offered = _gpus_of((body.get("status") or {}).get("allocatable") or {})
+    held = (used or {}).get(name, {})
+    return tuple(_pool(node, resource, gpus, held.get(resource, 0)) for resource, gpus in sorted(offered.items()))
 
 
-def used_gpus(pods: Iterable[Mapping[str, Any]], *, but: frozenset[str] = frozenset()) -> dict[str, int]:
-    """Count the GPUs that pods hold on each node.
+def _pool(node: GpuNode, resource: str, gpus: int, used: int) -> GpuNode:
+    """Give a node with what it offers under one name."""
+    pool = replace(node, resource=resource, gpus=gpus, used=used, product=product_of(resource, node.labels))
+    memory = _memory(node.labels.get(memory_label(resource), ""), _MEMORY_UNITS[resource.partition("/")[0]])
+    if not memory and resource.startswith("gpu.intel.com/"):
+        # Intel's label is the sum over all GPUs of the node.
+        memory = _memory(node.labels.get("gpu.intel.com/memory.max", ""), 1) // (physical_gpus(node.labels) or gpus)
+    # The label tells the memory of the whole device, however many share it.
+    return replace(pool, memory=memory // pool.replicas if pool.replicas else 0)
+
+
+def used_gpus(pods: Iterable[Mapping[str, Any]], *, but: frozenset[str] = frozenset()) -> dict[str, dict[str, int]]:
+    """Count the GPUs that pods hold on each node, by resource.
 
     Parameters
     ----------
@@ -126,24 +152,33 @@ def used_gpus(pods: Iterable[Mapping[str, Any]], *, but: frozenset[str] = frozen
     but
         Uids of pods that are not counted, because they are the planned engine's own.
     """
-    held: Counter[str] = Counter()
+    held: dict[str, Counter[str]] = {}
     for pod in pods:
         node = pod.get("spec", {}).get("nodeName")
         if node and pod.get("status", {}).get("phase") not in _ENDED and pod["metadata"].get("uid") not in but:
-            held[node] += pod_gpus(pod["spec"])
-    return dict(held)
+            held.setdefault(node, Counter()).update(pod_gpus(pod["spec"]))
+    return {node: dict(counted) for node, counted in held.items() if counted}
 
 
-def pod_gpus(spec: Mapping[str, Any]) -> int:
-    """Give the GPUs of a pod as the scheduler counts them: all containers together, or its largest init container."""
+def pod_gpus(spec: Mapping[str, Any]) -> dict[str, int]:
+    """Give a pod's GPUs by resource as the scheduler counts them: all containers together, or the largest init one."""
+    together: Counter[str] = Counter()
+    for container in spec.get("containers") or ():
+        together.update(_asked(container))
+    for container in spec.get("initContainers") or ():
+        together |= Counter(_asked(container))
+    return dict(together)
 
-    def asked(container: Mapping[str, Any]) -> int:
-        resources = container.get("resources") or {}
-        limits, requests = resources.get("limits") or {}, resources.get("requests") or {}
-        return _whole_number(requests.get(GPU_RESOURCE, limits.get(GPU_RESOURCE, "0")))
 
-    together = sum(asked(item) for item in spec.get("containers") or ())
-    return max(together, max((asked(item) for item in spec.get("initContainers") or ()), default=0))
+def _asked(container: Mapping[str, Any]) -> dict[str, int]:
+    resources = container.get("resources") or {}
+    return _gpus_of({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+
+
+def _gpus_of(quantities: Mapping[str, Any]) -> dict[str, int]:
+    """Give the GPUs among a node's or container's quantities, by resource."""
+    found = {resource: whole_number(quantity) for resource, quantity in quantities.items() if is_gpu(resource)}
+    return {resource: gpus for resource, gpus in found.items() if gpus > 0}
 
 
 def _memory(text: str, unit: int) -> int:
@@ -152,10 +187,3 @@ def _memory(text: str, unit: int) -> int:
     if not match:
         return 0
     return int(match[1]) * {"": unit, "G": GIB, "M": MIB}[(match[2] or "")[:1]]
-
-
-def _whole_number(text: Any) -> int:
-    try:
-        return int(str(text))
-    except ValueError:
-        return 0

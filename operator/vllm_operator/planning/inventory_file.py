@@ -1,21 +1,24 @@
 """Nodes out of a file: as kubectl prints them, or in a short form that people write by hand.
 
-The short form has a list ``nodes`` of ``{name, product, memoryGiB, gpus, used, labels, taints, unschedulable}``; a name
-like ``h100-[0-11]`` stands for as many nodes.
+The short form has a list ``nodes`` of ``{name, product, memoryGiB, gpus, used, resource, labels, taints,
+unschedulable}``; a name like ``h100-[0-11]`` stands for as many nodes, and a node with GPUs under several resource
+names has an entry for each.  ``memoryGiB`` is what a pod gets with one GPU.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import yaml
 
+from vllm_operator.planning.devices import GPU_RESOURCE, is_gpu
 from vllm_operator.planning.inventory import GIB, GpuNode, Taint, read_node, used_gpus
 
 MAX_NODES = 10_000
-_FIELDS = {"name", "product", "memoryGiB", "gpus", "used", "labels", "taints", "unschedulable"}
+_FIELDS = {"name", "product", "memoryGiB", "gpus", "used", "resource", "labels", "taints", "unschedulable"}
 
 
 class InventoryError(ValueError):
@@ -59,8 +62,8 @@ def read_inventory(data: object) -> tuple[GpuNode, ...]:
     if not isinstance(data.get("nodes"), list):
         raise InventoryError("there is neither a list nodes nor a list items")
     nodes = tuple(node for index, entry in enumerate(data["nodes"]) for node in _from_short(entry, f"nodes[{index}]"))
-    names = [node.name for node in nodes]
-    if repeated := sorted({name for name in names if names.count(name) > 1}) if len(names) != len(set(names)) else []:
+    counted = Counter((node.name, node.resource) for node in nodes)
+    if repeated := sorted({name for (name, _), times in counted.items() if times > 1}):
         raise InventoryError(f"a node is named twice: {', '.join(repeated[:4])}")
     return nodes
 
@@ -70,7 +73,7 @@ def _from_objects(items: list[Any]) -> tuple[GpuNode, ...]:
         if not isinstance(item, Mapping) or not isinstance(item.get("metadata"), Mapping):
             raise InventoryError(f"items[{index}] is no Kubernetes object")
     used = used_gpus(item for item in items if item.get("kind") == "Pod")
-    return tuple(read_node(item, used) for item in items if item.get("kind") == "Node")
+    return tuple(pool for item in items if item.get("kind") == "Node" for pool in read_node(item, used))
 
 
 def _from_short(entry: object, where: str) -> Iterator[GpuNode]:
@@ -84,6 +87,11 @@ def _from_short(entry: object, where: str) -> Iterator[GpuNode]:
     labels, taints = entry.get("labels") or {}, entry.get("taints") or []
     if not isinstance(labels, Mapping) or not isinstance(taints, list):
         raise InventoryError(f"{where}: labels is a mapping, taints a list")
+    resource = entry.get("resource") or GPU_RESOURCE
+    if not is_gpu(str(resource)):
+        raise InventoryError(
+            f"{where}: {resource} is no GPU resource that is known, as {GPU_RESOURCE} or amd.com/gpu is"
+        )
     for name in _names(entry.get("name"), where):
         yield GpuNode(
             name=name,
@@ -94,6 +102,7 @@ def _from_short(entry: object, where: str) -> Iterator[GpuNode]:
             labels={str(key): str(value) for key, value in labels.items()},
             taints=tuple(_taint(item, where) for item in taints),
             schedulable=not entry.get("unschedulable", False),
+            resource=str(resource),
         )
 
 

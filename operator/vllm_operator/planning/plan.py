@@ -97,13 +97,15 @@ def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogu
         raise NoSuchGPUsError(seen.choice.reason)
     if chosen.verdict is Verdict.NOT_NOW:
         raise GPUsTakenError(seen.choice.reason)
-    several = len({node.product for node in there if node.gpus}) > 1
+    several = len({node.product for node in there if node.gpus and node.resource == chosen.resource}) > 1
     shape = Shape(
         tensor=chosen.tensor,
         pipeline=chosen.pipeline,
         strategy=spec.placement.strategy,
         groups=group_pods(chosen.sizes, chosen.seats),
         node_selector=chosen.selector if several else {},
+        resource=chosen.resource,
+        gpu_memory_utilization=chosen.utilization,
     )
     return Plan(shape=shape, chosen=chosen, survey=seen)
 
@@ -113,6 +115,7 @@ def describe(planned: Plan) -> dict[str, Any]:
     chosen = planned.chosen
     told: dict[str, Any] = {
         "accelerator": chosen.product,
+        "resource": chosen.resource,
         "gpus": chosen.gpus,
         "reason": chosen.reason,
         "warning": chosen.warning,
@@ -158,6 +161,7 @@ def wish_of(spec: VLLMDeploymentSpec) -> Wish:
             )
             for item in spec.accelerators
         ),
+        utilization=spec.vllm_config.gpu_memory_utilization,
         pod_rules=PodRules(
             node_selector=spec.pod.node_selector, tolerations=spec.pod.tolerations, affinity=spec.pod.affinity
         ),

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from vllm_operator.api.spec import Strategy
+from vllm_operator.planning.devices import GPU_RESOURCE
 
 LEAD_GROUP = "lead"
 STEERED_NODES = 16
@@ -36,7 +37,11 @@ class Shape:
     Attributes
     ----------
     node_selector
-        Nodes whose GPUs are of the chosen product; empty where all are alike or no label tells.
+        Nodes whose GPUs are of the chosen product; empty where all under that resource are alike or no label tells.
+    resource
+        Name under which the pods ask for GPUs.
+    gpu_memory_utilization
+        What vLLM is told unless the user says it; ``None`` leaves it to vLLM.
     """
 
     tensor: int
@@ -44,6 +49,8 @@ class Shape:
     strategy: Strategy
     groups: tuple[PodShape, ...]
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    resource: str = GPU_RESOURCE
+    gpu_memory_utilization: float | None = None
 
     @property
     def pods(self) -> int:

@@ -226,6 +226,7 @@ def _plan_status(revision: Revision, warning: str) -> PlanStatus:
         pipeline=engine["pipeline"],
         pod_shapes=[PodShapeStatus(**group) for group in engine["groups"]],
         accelerator=told.get("accelerator", ""),
+        resource=told.get("resource", ""),
         gpus=world,
         warning=warning,
         memory=PlanMemory.model_validate(told["memory"]) if told.get("memory") else None,

@@ -257,6 +257,7 @@ def _demand(revision: Revision, holder: str) -> Demand:
         rules=pods.rules,
         strategy=Strategy(revision.engine.get("strategy", "PACK")),
         topology_key=pods.topology_key,
+        resource=pods.resource,
     )
 
 

@@ -56,7 +56,14 @@ class Inventory:
         """
         pods = [pod for pod in self.pods if not but(pod["metadata"])]
         used, holders = used_gpus(pods), _holders(pods)
-        nodes = [replace(node, used=used.get(node.name, 0), holders=holders.get(node.name, ())) for node in self.nodes]
+        nodes = [
+            replace(
+                node,
+                used=used.get(node.name, {}).get(node.resource, 0),
+                holders=holders.get((node.name, node.resource), ()),
+            )
+            for node in self.nodes
+        ]
         return hold_all(nodes, (demand for metadata, demand in self.promised if not but(metadata)))
 
 
@@ -89,12 +96,12 @@ def read_inventory(
     bound: dict[tuple[str, str], list[int]] = {}
     holding = []
     for pod in pods:
-        if gpus := sum(used_gpus([pod]).values()):
+        if gpus := sum(sum(held.values()) for held in used_gpus([pod]).values()):
             holding.append(pod)
             cluster = (pod["metadata"].get("labels") or {}).get("ray.io/cluster", "")
             bound.setdefault((pod["metadata"].get("namespace", ""), cluster), []).append(gpus)
     return Inventory(
-        nodes=tuple(read_node(body) for body in nodes),
+        nodes=tuple(pool for body in nodes for pool in read_node(body)),
         pods=tuple(holding),
         promised=tuple(
             (body["metadata"], demand)
@@ -167,14 +174,15 @@ def _unbound(body: Mapping[str, Any], bound: Sequence[int]) -> Demand | None:
         return None
     holder = f"{body['metadata']['namespace']}/{body['metadata']['name']}, planned"
     strategy = Strategy.STRICT_SPREAD if wanted.apart else Strategy.PACK
-    return Demand(holder=holder, sizes=tuple(sizes), rules=wanted.rules, strategy=strategy)
+    return Demand(holder=holder, sizes=tuple(sizes), rules=wanted.rules, strategy=strategy, resource=wanted.resource)
 
 
-def _holders(pods: Sequence[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
-    """Give the pods that hold GPUs, by node, those that hold most first."""
-    found: dict[str, list[tuple[int, str]]] = {}
+def _holders(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[str, ...]]:
+    """Give the pods that hold GPUs, by node and resource, those that hold most first."""
+    found: dict[tuple[str, str], list[tuple[int, str]]] = {}
     for pod in pods:
         meta = pod["metadata"]
-        for node, gpus in used_gpus([pod]).items():
-            found.setdefault(node, []).append((-gpus, f"{meta.get('namespace', '')}/{meta['name']}"))
-    return {node: tuple(name for _, name in sorted(names)) for node, names in found.items()}
+        for node, held in used_gpus([pod]).items():
+            for resource, gpus in held.items():
+                found.setdefault((node, resource), []).append((-gpus, f"{meta.get('namespace', '')}/{meta['name']}"))
+    return {place: tuple(name for _, name in sorted(names)) for place, names in found.items()}

@@ -33,26 +33,26 @@ def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner) -> dict
         "pipeline": shape.pipeline,
         "strategy": shape.strategy.value,
         "groups": [{"name": group.name, "pods": group.pods, "gpus": group.gpus} for group in shape.groups],
-        "arguments": arguments(spec),
+        "arguments": arguments(spec, shape),
         "environment": {variable.name: variable.value or "" for variable in spec.env if not variable.value_from},
         "environmentFiles": sorted(environment_files(spec)),
         "environmentPrefixes": [source.prefix for source in spec.env_from],
     }
 
 
-def arguments(spec: VLLMDeploymentSpec) -> list[str]:
+def arguments(spec: VLLMDeploymentSpec, shape: Shape) -> list[str]:
     """Give the arguments for vLLM's own parser: the fields', then ``extraArgs``.
 
     What follows from the plan (model, parallel sizes, executor, address) the launcher puts in front.
     """
     revision = [f"--revision={spec.model.revision}"] if spec.model.revision else []
-    return [*revision, *_field_arguments(spec.vllm_config), *spec.vllm_config.extra_args]
+    return [*revision, *_field_arguments(spec.vllm_config, shape), *spec.vllm_config.extra_args]
 
 
-def _field_arguments(config: VLLMConfig) -> list[str]:
+def _field_arguments(config: VLLMConfig, shape: Shape) -> list[str]:
     fields = {
         "max-model-len": config.max_model_len,
-        "gpu-memory-utilization": config.gpu_memory_utilization,
+        "gpu-memory-utilization": config.gpu_memory_utilization or shape.gpu_memory_utilization,
         "dtype": config.dtype,
         "quantization": config.quantization,
         "kv-cache-dtype": config.kv_cache_dtype,

@@ -13,7 +13,7 @@ from typing import Any
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
 from vllm_operator.api.spec import EnvFromSource, EnvVar, RayHead, Resources, Strategy, VLLMDeploymentSpec
-from vllm_operator.planning.inventory import GPU_RESOURCE
+from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.shapes import PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.model import ModelLocation, locate
@@ -71,7 +71,7 @@ def pod_template(
                     "image": spec.image or defaults.image,
                     "env": _environment(names, location),
                     "ports": [{"name": name, "containerPort": port} for name, port in _ports(role)],
-                    "resources": _resources(spec, role, group.gpus if group else 0),
+                    "resources": _resources(spec, shape, group),
                     "volumeMounts": _mounts(spec, location, role),
                     # A container that dies says its last words in the pod's status: no log must be read for them.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -204,11 +204,15 @@ def _ports(role: Role) -> tuple[tuple[str, int], ...]:
             return (("metrics", 8080),)
 
 
-def _resources(spec: VLLMDeploymentSpec, role: Role, gpus: int) -> dict[str, Any]:
-    if role is Role.HEAD:
+def _resources(spec: VLLMDeploymentSpec, shape: Shape, group: PodShape | None) -> dict[str, Any]:
+    if group is None:
         return _head_resources(spec.ray_head)
     own = _plain(spec.pod.resources) if spec.pod.resources else {"requests": {}, "limits": {}}
-    return {key: {**values, GPU_RESOURCE: str(gpus)} for key, values in own.items()}
+    # Ray is told the plan's number of GPUs: a pod that asks for another, or for others, would be useless.
+    return {
+        key: {**{name: value for name, value in values.items() if not is_gpu(name)}, shape.resource: str(group.gpus)}
+        for key, values in own.items()
+    }
 
 
 def _head_resources(head: RayHead) -> dict[str, Any]:

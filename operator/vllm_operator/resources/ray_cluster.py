@@ -10,6 +10,7 @@ from typing import Any
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
 from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.planning.devices import GPU_RESOURCE
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.inventory import pod_gpus
 from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
@@ -83,31 +84,36 @@ class GpuPods:
         Each must have a node of its own.
     topology_key
         Label whose value is chosen when the engine is made; empty once it is chosen, or where there is none.
+    resource
+        Name under which they ask for GPUs.
     """
 
     sizes: tuple[int, ...]
     rules: PodRules
     apart: bool
     topology_key: str
+    resource: str
 
 
 def gpu_pods(cluster_spec: Mapping[str, Any]) -> GpuPods:
     """Read a RayCluster's ``spec`` as :func:`ray_cluster_spec` renders it."""
     groups = cluster_spec.get("workerGroupSpecs") or []
-    sizes = [pod_gpus(group["template"]["spec"]) for group in groups for _ in range(group.get("replicas") or 0)]
     pod = groups[0]["template"]["spec"] if groups else {}
+    resource = next(iter(pod_gpus(pod)), GPU_RESOURCE)
+    held = [pod_gpus(group["template"]["spec"]) for group in groups for _ in range(group.get("replicas") or 0)]
     affinity = pod.get("affinity") or {}
     selector = dict(pod.get("nodeSelector") or {})
     open_key = next((key for key, value in selector.items() if value == EngineNames.placeholder().domain), "")
     selector.pop(open_key, None)
     return GpuPods(
-        sizes=tuple(sorted(sizes, reverse=True)),
+        sizes=tuple(sorted((gpus.get(resource, 0) for gpus in held), reverse=True)),
         rules=PodRules(
             node_selector=selector,
             tolerations=pod.get("tolerations") or (),
             affinity=affinity,
         ),
         topology_key=open_key,
+        resource=resource,
         apart=bool((affinity.get("podAntiAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")),
     )
 

@@ -155,6 +155,8 @@ def test_a_process_that_cannot_be_read_protects_its_owners_memory(tmp_path: Path
 def test_gpu_uuids():
     listing = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-aa)\nGPU 1: NVIDIA H100 (UUID: GPU-bb)\n  MIG 1g (UUID: MIG-c)\n"
     assert parse_gpu_list(listing) == {0: "GPU-aa", 1: "GPU-bb"}
+    sliced = "GPU 0: NVIDIA A100 (UUID: GPU-aa)\n  MIG 1g.10gb     Device  0: (UUID: MIG-cc)\n"
+    assert parse_gpu_list(sliced) == {0: "MIG-cc"}
 
 
 def package(folder: Path, **files: str) -> Path:

@@ -52,6 +52,14 @@ def test_what_kubectl_prints() -> None:
     assert str(found.taints[0]) == "k:NoExecute"
 
 
+def test_a_node_may_offer_several_resources() -> None:
+    entries = [{"name": "a", "gpus": 4}, {"name": "a", "gpus": 7, "resource": "nvidia.com/mig-1g.10gb"}]
+    assert [(node.name, node.resource) for node in read_inventory({"nodes": entries})] == [
+        ("a", "nvidia.com/gpu"),
+        ("a", "nvidia.com/mig-1g.10gb"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -66,6 +74,7 @@ def test_what_kubectl_prints() -> None:
         ({"nodes": [{"name": "a", "gpus": -1}]}, "gpus is no number"),
         ({"nodes": [{"name": "a", "gpus": 1, "used": 2}]}, "2 GPUs are used of 1"),
         ({"nodes": [{"name": "a", "gpus": 1}, {"name": "a", "gpus": 1}]}, "named twice: a"),
+        ({"nodes": [{"name": "a", "resource": "gpu"}]}, "gpu is no GPU resource that is known"),
         ({"nodes": [{"name": "a[3-1]", "gpus": 1}]}, "stands for -1 nodes"),
         ({"nodes": [{"name": "a[0-99999]", "gpus": 1}]}, "stands for 100000 nodes"),
         ({"nodes": [{"name": "a", "labels": ["x"]}]}, "labels is a mapping"),
@@ -83,7 +92,9 @@ values = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=5), inner, max_size=3)),
     max_leaves=5,
 )
-fields = st.sampled_from(["name", "product", "memoryGiB", "gpus", "used", "labels", "taints", "unschedulable"])
+fields = st.sampled_from(
+    ["name", "product", "memoryGiB", "gpus", "used", "resource", "labels", "taints", "unschedulable"]
+)
 
 
 @given(st.lists(st.dictionaries(fields, values, max_size=5), max_size=3))

@@ -243,6 +243,16 @@ def test_nodes_of_one_product_are_not_selected_by_it() -> None:
     assert plan(of_model(None), [GpuNode(name="a", gpus=1)], BUILT_IN).shape.node_selector == {}
 
 
+def test_a_resource_that_has_one_product_selects_by_itself() -> None:
+    resource, product = "nvidia.com/mig-1g.10gb", f"{A100}-MIG-1g.10gb"
+    label = {f"{resource}.product": product}
+    sliced = GpuNode(name="m", gpus=7, product=product, memory=9 * GIB, resource=resource, labels=label)
+    shape = plan(of_model({"parameters": "1B"}, accelerators=[{"product": "*MIG*"}]), [*MIXED, sliced], BUILT_IN).shape
+    assert (shape.resource, shape.node_selector, shape.sizes) == (resource, {}, [1])
+    other = GpuNode(name="h", gpus=7, product="H-MIG-1g.10gb", memory=9 * GIB, resource=resource)
+    assert plan(of_model({"parameters": "1B"}), [sliced, other], BUILT_IN).shape.node_selector == label
+
+
 def test_pods_of_unlike_sizes_are_steered_to_their_nodes() -> None:
     nodes = [GpuNode(name="a", gpus=4, used=1), GpuNode(name="b", gpus=4)]
     shape = plan(asked(1, 6), nodes, BUILT_IN).shape

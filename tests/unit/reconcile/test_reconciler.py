@@ -438,6 +438,7 @@ async def test_the_plan_stands_in_status() -> None:
     await world.rounds(2)
     told = world.status["plan"]
     assert (told["accelerator"], told["tensor"], told["gpus"]) == ("NVIDIA-L40S", 1, 1)
+    assert told["resource"] == "nvidia.com/gpu"
     assert told["memory"]["weightsMiB"] == 13351
     assert [item["gpus"] for item in told["candidates"]] == [1, 2, 4]
     assert await world.round() == []

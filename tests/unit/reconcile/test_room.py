@@ -252,3 +252,23 @@ async def test_what_is_there_serves_on_while_a_change_is_only_planned(change: di
     assert world.condition("Available")["status"] == "True"
     assert world.engines["engine-0"]["state"] == "Serving"
     assert await world.round() == []
+
+
+async def test_slices_and_whole_gpus_of_a_node_are_held_and_promised_apart() -> None:
+    slice_ = "nvidia.com/mig-1g.10gb"
+    spec = {**samples.TYPICAL, "parallelism": {"tensor": 1}, "placement": {}, "accelerators": [{"product": "*MIG*"}]}
+    world = World(spec={**spec, "replicas": 3})
+    for body in world.nodes:
+        body["status"]["allocatable"][slice_] = "1"
+        body["metadata"]["labels"] = {f"{slice_}.product": "NVIDIA-A100-SXM4-80GB-MIG-1g.10gb"}
+    world.api.put(holder("notebook", "gpu-a", 4))
+    await world.round()
+    assert clusters(world) == ["demo-0", "demo-1"], "whole GPUs that somebody holds are no slices"
+    pod = world.api.body("RayCluster", world.api.names("RayCluster")[0])["spec"]["workerGroupSpecs"][0]["template"]
+    assert pod["spec"]["containers"][0]["resources"]["limits"][slice_] == "1"
+    assert world.status["plan"]["resource"] == slice_
+    assert world.engines["engine-2"]["reason"] == "WaitingForGPUs"
+    assert "models/demo-0-" in world.engines["engine-2"]["message"]
+    world.change(accelerators=[], parallelism={"tensor": 4}, replicas=1)
+    await world.round()
+    assert world.status["plan"]["resource"] == "nvidia.com/gpu"

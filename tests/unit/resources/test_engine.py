@@ -9,6 +9,7 @@ from tests.unit.resources import samples
 
 from vllm_bootstrap import contract
 from vllm_operator.api.spec import Model
+from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.resources.engine import Attempt, engine_part, engine_plan
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import EngineNames
@@ -55,6 +56,17 @@ def test_every_field_reaches_vllm() -> None:
         "--max-num-seqs=64",
     ):
         assert argument in found
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [({}, ["--gpu-memory-utilization=0.23"]), ({"gpuMemoryUtilization": 0.2}, ["--gpu-memory-utilization=0.2"])],
+)
+def test_an_engine_on_a_time_sliced_gpu_keeps_to_its_share(config: samples.Object, told: list[str]) -> None:
+    spec = samples.spec_of({"vllmConfig": config})
+    shared = GpuNode(name="a", gpus=8, product="L40S-SHARED", labels={"nvidia.com/gpu.replicas": "4"})
+    shape = samples.shape_of(spec, [shared])
+    assert engine_part(spec=spec, shape=shape, owner=samples.OWNER)["arguments"] == told
 
 
 def test_absent_fields_are_not_told() -> None:

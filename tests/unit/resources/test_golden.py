@@ -13,6 +13,7 @@ import pytest
 import yaml
 from tests.unit.resources import samples
 
+from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.resources import access
 from vllm_operator.resources.names import EngineNames
 from vllm_operator.resources.ray_cluster import ray_cluster
@@ -44,6 +45,12 @@ def test_ray_cluster(name: str, spec: samples.Object) -> None:
         owner=samples.OWNER, names=names, revision="eeeeeeee-aaaaaaaa", cluster_spec=names.fill(revision.cluster_spec)
     )
     check(name, body)
+
+
+def test_a_slice_of_a_gpu() -> None:
+    spec = samples.spec_of({"pod": samples.TYPICAL["pod"]})
+    sliced = GpuNode(name="gpu-a", gpus=7, product="A100-MIG-1g.10gb", resource="nvidia.com/mig-1g.10gb")
+    check("mig-slice", *samples.rendered(spec, nodes=[sliced])["workerGroupSpecs"])
 
 
 def test_objects_beside_the_ray_cluster() -> None:

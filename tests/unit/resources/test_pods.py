@@ -317,6 +317,29 @@ def test_head_resources_and_image() -> None:
     assert main(templates(rendered(spec_of()))["head"])["image"] == samples.DEFAULTS.image
 
 
+@pytest.mark.parametrize(
+    "resource",
+    [
+        "nvidia.com/gpu",
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/mig-1g.10gb.me",
+        "amd.com/gpu",
+        "gpu.intel.com/i915",
+        "gpu.intel.com/xe",
+    ],
+)
+def test_pods_ask_for_the_planned_resource_alone(resource: str) -> None:
+    """Ray is told their number beside: KubeRay would not know most of the names (kuberay#2354)."""
+    asked = {"cpu": "4", "nvidia.com/gpu": "8", "amd.com/gpu": "8", "example.com/nic": "1"}
+    spec = spec_of({"pod": {"resources": {"requests": asked, "limits": asked}}})
+    cluster = rendered(spec, nodes=[GpuNode(name="a", gpus=4, resource=resource)])
+    kept = {"cpu": "4", "example.com/nic": "1", resource: "1"}
+    assert main(templates(cluster)["lead"])["resources"] == {"requests": kept, "limits": kept}
+    assert cluster["workerGroupSpecs"][0]["rayStartParams"]["num-gpus"] == "1"
+    assert not any("gpu" in name for part in main(templates(cluster)["head"])["resources"].values() for name in part)
+
+
 def test_size_of_shared_memory() -> None:
     found = templates(rendered(spec_of({"pod": {"shmSize": "3Gi"}})))
     sizes = {role: named(item["spec"]["volumes"])["dshm"]["emptyDir"]["sizeLimit"] for role, item in found.items()}
