@@ -13,6 +13,8 @@ from vllm_operator.planning.choose import Candidate
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.plan import Survey, survey
 from vllm_operator.planning.proof import Verdict
+from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.pod import node_rules
 
 EXIT_CODES = {Verdict.FITS: 0, Verdict.NOT_NOW: 3, Verdict.NEVER: 4}
 SHOWN = 5
@@ -80,7 +82,9 @@ def answer(document: Document, nodes: Iterable[GpuNode], catalogue: Catalogue) -
     FactsError
         What it says of its model cannot be read.
     """
-    return Answer(name=document.name, survey=survey(document.spec, nodes, catalogue))
+    return Answer(
+        name=document.name, survey=survey(document.spec, nodes, catalogue, node_rules(document.spec, RuntimeDefaults()))
+    )
 
 
 def _row(item: Candidate) -> list[object]:

@@ -28,11 +28,12 @@ PASSING_TAINTS = (
 
 @dataclass(frozen=True, kw_only=True)
 class PodRules:
-    """What a CR says of the nodes of its GPU pods, in the form of a pod's spec."""
+    """What GPU pods say of their nodes, in the form of a pod's spec."""
 
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: Sequence[Mapping[str, Any]] = ()
     affinity: Mapping[str, Any] | None = None
+    node_name: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,18 +50,33 @@ class Obstacle:
     passing: bool = False
 
 
+def read_rules(pod: object) -> PodRules:
+    """Read a pod's ``spec``; parts of a wrong form say nothing, the API server refuses them when they are used."""
+    said = pod if isinstance(pod, Mapping) else {}
+    return PodRules(
+        node_selector={str(key): str(value) for key, value in _part(said, "nodeSelector").items()},
+        tolerations=_entries(said, "tolerations"),
+        affinity=_part(said, "affinity"),
+        node_name=str(said.get("nodeName") or ""),
+    )
+
+
 def obstacle(node: GpuNode, rules: PodRules) -> Obstacle | None:
     """Say what keeps a GPU pod from a node; ``None`` when nothing does."""
+    if rules.node_name and node.name != rules.node_name:
+        return Obstacle(reason=f"nodeName {rules.node_name} does not match")
     for key, value in sorted(rules.node_selector.items()):
         if node.labels.get(key) != value:
             return Obstacle(reason=f"nodeSelector {key}={value} does not match")
     if not _affinity_matches(node, rules.affinity):
         return Obstacle(reason="the required node affinity does not match")
+    # A pod with a nodeName never meets the scheduler, who heeds NoSchedule and cordons.
+    repelling = ("NoExecute",) if rules.node_name else REPELLING
     for taint in node.taints:
-        if taint.effect in REPELLING and not any(tolerates(item, taint) for item in rules.tolerations):
+        if taint.effect in repelling and not any(tolerates(item, taint) for item in rules.tolerations):
             passing = taint.key in PASSING_TAINTS
             return Obstacle(reason=f"taint {taint} is not tolerated", passing=passing)
-    if not node.schedulable:
+    if not node.schedulable and not rules.node_name:
         return Obstacle(reason="the node is cordoned", passing=True)
     return None
 

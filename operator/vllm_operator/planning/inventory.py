@@ -163,16 +163,25 @@ def used_gpus(pods: Iterable[Mapping[str, Any]], *, but: frozenset[str] = frozen
 def pod_gpus(spec: Mapping[str, Any]) -> dict[str, int]:
     """Give a pod's GPUs by resource as the scheduler counts them: all containers together, or the largest init one."""
     together: Counter[str] = Counter()
-    for container in spec.get("containers") or ():
+    for container in _listed(spec.get("containers")):
         together.update(_asked(container))
-    for container in spec.get("initContainers") or ():
+    for container in _listed(spec.get("initContainers")):
         together |= Counter(_asked(container))
     return dict(together)
 
 
-def _asked(container: Mapping[str, Any]) -> dict[str, int]:
-    resources = container.get("resources") or {}
-    return _gpus_of({**(resources.get("limits") or {}), **(resources.get("requests") or {})})
+def _listed(value: object) -> list[Any]:
+    """Give a list of a template; what has another form is the API server's to refuse."""
+    return value if isinstance(value, list) else []
+
+
+def _asked(container: object) -> dict[str, int]:
+    resources = container.get("resources") if isinstance(container, Mapping) else None
+    asked: dict[str, Any] = {}
+    for key in ("limits", "requests"):
+        values = resources.get(key) if isinstance(resources, Mapping) else None
+        asked |= values if isinstance(values, Mapping) else {}
+    return _gpus_of(asked)
 
 
 def _gpus_of(quantities: Mapping[str, Any]) -> dict[str, int]:

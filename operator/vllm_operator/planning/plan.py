@@ -65,8 +65,15 @@ class Survey:
     choice: Choice
 
 
-def survey(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Survey:
+def survey(
+    spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue, rules: PodRules | None = None
+) -> Survey:
     """Look at all ways to place an engine.
+
+    Parameters
+    ----------
+    rules
+        What its pods will say of their nodes, templates and all; without them what the fields of ``pod`` say.
 
     Raises
     ------
@@ -75,11 +82,13 @@ def survey(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalo
     """
     facts = stated_facts(spec)
     load = load_of(spec, facts)
-    return Survey(facts=facts, load=load, choice=choose(wish_of(spec), facts, load, nodes, catalogue))
+    return Survey(facts=facts, load=load, choice=choose(wish_of(spec, rules), facts, load, nodes, catalogue))
 
 
-def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Plan:
-    """Choose or check the GPUs, the parallel sizes and the pods of an engine.
+def plan(
+    spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue, rules: PodRules | None = None
+) -> Plan:
+    """Choose or check the GPUs, the parallel sizes and the pods of an engine; parameters as for :func:`survey`.
 
     Raises
     ------
@@ -91,7 +100,7 @@ def plan(spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogu
         It cannot be placed now.
     """
     there = tuple(nodes)
-    seen = survey(spec, there, catalogue)
+    seen = survey(spec, there, catalogue, rules)
     chosen = seen.choice.best
     if chosen is None:
         raise NoSuchGPUsError(seen.choice.reason)
@@ -144,8 +153,8 @@ def describe(planned: Plan) -> dict[str, Any]:
     return told
 
 
-def wish_of(spec: VLLMDeploymentSpec) -> Wish:
-    """Give what the user said of GPUs and sizes."""
+def wish_of(spec: VLLMDeploymentSpec, rules: PodRules | None = None) -> Wish:
+    """Give what the user said of GPUs and sizes; parameters as for :func:`survey`."""
     parallelism = spec.parallelism
     return Wish(
         tensor=parallelism.tensor if parallelism else None,
@@ -162,9 +171,8 @@ def wish_of(spec: VLLMDeploymentSpec) -> Wish:
             for item in spec.accelerators
         ),
         utilization=spec.vllm_config.gpu_memory_utilization,
-        pod_rules=PodRules(
-            node_selector=spec.pod.node_selector, tolerations=spec.pod.tolerations, affinity=spec.pod.affinity
-        ),
+        pod_rules=rules
+        or PodRules(node_selector=spec.pod.node_selector, tolerations=spec.pod.tolerations, affinity=spec.pod.affinity),
     )
 
 

@@ -27,6 +27,7 @@ from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
 from vllm_operator.resources.names import EngineNames, Owner, engine_name
+from vllm_operator.resources.pod import node_rules
 from vllm_operator.resources.ray_cluster import gpu_pods, ray_cluster_spec
 from vllm_operator.resources.revision import (
     Revision,
@@ -365,7 +366,7 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
         No nodes can hold it now.
     """
     nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
-    planned = plan(spec, nodes, settings.catalogue)
+    planned = plan(spec, nodes, settings.catalogue, node_rules(spec, settings.defaults))
     shape = planned.shape
     engine8, pods8 = hashes(spec)
     return Revision(

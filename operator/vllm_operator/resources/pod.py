@@ -7,13 +7,14 @@ Everything that KubeRay or Kubernetes would choose silently, differently by vers
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
-from vllm_operator.api.spec import EnvFromSource, EnvVar, RayHead, Resources, Strategy, VLLMDeploymentSpec
+from vllm_operator.api.spec import EnvFromSource, EnvVar, Pod, RayHead, Resources, Strategy, VLLMDeploymentSpec
 from vllm_operator.planning.devices import is_gpu
+from vllm_operator.planning.eligibility import PodRules, read_rules
 from vllm_operator.planning.shapes import PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.model import ModelLocation, locate
@@ -58,7 +59,7 @@ def pod_template(
     template = {
         "metadata": {"labels": dict(spec.pod.labels), "annotations": dict(spec.pod.annotations)},
         "spec": {
-            **(_scheduling(spec, shape, group, owner, names) if group else _head_scheduling(spec.ray_head)),
+            **(_scheduling(spec.pod, shape, group, owner, names) if group else _head_scheduling(spec.ray_head)),
             "enableServiceLinks": False,
             "automountServiceAccountToken": role is not Role.WORKER,
             "serviceAccountName": _service_account(spec, names, role),
@@ -71,7 +72,7 @@ def pod_template(
                     "image": spec.image or defaults.image,
                     "env": _environment(names, location),
                     "ports": [{"name": name, "containerPort": port} for name, port in _ports(role)],
-                    "resources": _resources(spec, shape, group),
+                    "resources": _resources(spec, group),
                     "volumeMounts": _mounts(spec, location, role),
                     # A container that dies says its last words in the pod's status: no log must be read for them.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -83,12 +84,57 @@ def pod_template(
     }
     if not template["spec"]["serviceAccountName"]:
         del template["spec"]["serviceAccountName"]
-    # The installation's template lies under all that a CR says, in its fields as in its template.
-    laid = dict(merge(merge(dict(defaults.pod_template), _given(template)), spec.pod.template or {}))
-    theirs = (laid.get("metadata", {}).get("labels") or {}).items()
+    laid = _laid(template, spec, defaults)
+    laid["spec"] = _as_planned(laid.get("spec"), spec, shape, group, names)
+    meta = laid.get("metadata")
+    meta = meta if isinstance(meta, Mapping) else {}
+    labels = meta.get("labels")
+    theirs = labels.items() if isinstance(labels, Mapping) else ()
     # Services and this operator itself find the pods by ours: a user adds labels, but changes none and fakes none.
     tags = {key: value for key, value in theirs if not key.startswith(f"{identity.GROUP}/")}
-    return {**laid, "metadata": {**laid.get("metadata", {}), "labels": {**tags, **_own_labels(owner, names, role)}}}
+    return {**laid, "metadata": {**meta, "labels": {**tags, **_own_labels(owner, names, role)}}}
+
+
+def node_rules(spec: VLLMDeploymentSpec, defaults: RuntimeDefaults) -> PodRules:
+    """Give what the GPU pods of a spec say of their nodes before they are planned: its fields and all templates."""
+    return read_rules(_laid({"spec": _own_scheduling(spec.pod)}, spec, defaults).get("spec"))
+
+
+def _laid(template: dict[str, Any], spec: VLLMDeploymentSpec, defaults: RuntimeDefaults) -> dict[str, Any]:
+    """Lay the installation's template under all that a CR says, in its fields as in its template."""
+    return dict(merge(merge(dict(defaults.pod_template), _given(template)), spec.pod.template or {}))
+
+
+def _as_planned(pod: Any, spec: VLLMDeploymentSpec, shape: Shape, group: PodShape | None, names: EngineNames) -> Any:
+    """Put what a plan depends on over the templates: the number of GPUs that Ray is told, and the chosen nodes."""
+    if not isinstance(pod, Mapping):
+        return pod
+    gpus = {shape.resource: str(group.gpus)} if group else {}
+    planned = dict(pod)
+    if isinstance(pod.get("containers"), list):
+        planned["containers"] = [_with_gpus(item, gpus) for item in pod["containers"]]
+    selector = pod.get("nodeSelector") or {}
+    if group and isinstance(selector, Mapping):
+        key = spec.placement.topology_key
+        # What the user selects was heeded by the plan, so that it never contradicts; it may be narrower.
+        chosen = {**shape.node_selector, **({key: names.domain} if key else {}), **selector}
+        planned |= {"nodeSelector": chosen} if chosen else {}
+    return planned
+
+
+def _with_gpus(container: Any, gpus: Mapping[str, str]) -> Any:
+    """Give a container with the planned GPUs and no others, if it is ours."""
+    if not isinstance(container, Mapping) or container.get("name") != CONTAINER:
+        return container
+    resources = container.get("resources")
+    given = dict(resources) if isinstance(resources, Mapping) else {}
+    for key in ("requests", "limits"):
+        values = given.pop(key, None)
+        others = (
+            {name: value for name, value in values.items() if not is_gpu(name)} if isinstance(values, Mapping) else {}
+        )
+        given |= {key: {**others, **gpus}} if others or gpus else {}
+    return {**container, "resources": given}
 
 
 def _given(value: Any) -> Any:
@@ -117,20 +163,22 @@ def _head_scheduling(head: RayHead) -> dict[str, Any]:
     }
 
 
-def _scheduling(
-    spec: VLLMDeploymentSpec, shape: Shape, group: PodShape, owner: Owner, names: EngineNames
-) -> dict[str, Any]:
-    pod, key = spec.pod, spec.placement.topology_key
+def _own_scheduling(pod: Pod) -> dict[str, Any]:
+    return {
+        "nodeSelector": dict(pod.node_selector),
+        "tolerations": [dict(item) for item in pod.tolerations],
+        "affinity": dict(pod.affinity or {}),
+    }
+
+
+def _scheduling(pod: Pod, shape: Shape, group: PodShape, owner: Owner, names: EngineNames) -> dict[str, Any]:
     ours: dict[str, Any] = {}
     if shape.pods > 1:
         ours = _strategy_affinity(shape.strategy, owner, names)
     if group.nodes:
         ours |= _towards(group.nodes)
-    return {
-        "nodeSelector": {**shape.node_selector, **({key: names.domain} if key else {}), **pod.node_selector},
-        "tolerations": [dict(item) for item in pod.tolerations],
-        "affinity": _both(ours, dict(pod.affinity or {})),
-    }
+    own = _own_scheduling(pod)
+    return {**own, "affinity": _both(ours, own["affinity"])}
 
 
 def _towards(nodes: Sequence[str]) -> dict[str, Any]:
@@ -204,15 +252,10 @@ def _ports(role: Role) -> tuple[tuple[str, int], ...]:
             return (("metrics", 8080),)
 
 
-def _resources(spec: VLLMDeploymentSpec, shape: Shape, group: PodShape | None) -> dict[str, Any]:
+def _resources(spec: VLLMDeploymentSpec, group: PodShape | None) -> dict[str, Any]:
     if group is None:
         return _head_resources(spec.ray_head)
-    own = _plain(spec.pod.resources) if spec.pod.resources else {"requests": {}, "limits": {}}
-    # Ray is told the plan's number of GPUs: a pod that asks for another, or for others, would be useless.
-    return {
-        key: {**{name: value for name, value in values.items() if not is_gpu(name)}, shape.resource: str(group.gpus)}
-        for key, values in own.items()
-    }
+    return _plain(spec.pod.resources) if spec.pod.resources else {}
 
 
 def _head_resources(head: RayHead) -> dict[str, Any]:

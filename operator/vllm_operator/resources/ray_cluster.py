@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
 from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.devices import GPU_RESOURCE
-from vllm_operator.planning.eligibility import PodRules
+from vllm_operator.planning.eligibility import PodRules, read_rules
 from vllm_operator.planning.inventory import pod_gpus
 from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
@@ -98,23 +98,21 @@ class GpuPods:
 def gpu_pods(cluster_spec: Mapping[str, Any]) -> GpuPods:
     """Read a RayCluster's ``spec`` as :func:`ray_cluster_spec` renders it."""
     groups = cluster_spec.get("workerGroupSpecs") or []
-    pod = groups[0]["template"]["spec"] if groups else {}
-    resource = next(iter(pod_gpus(pod)), GPU_RESOURCE)
-    held = [pod_gpus(group["template"]["spec"]) for group in groups for _ in range(group.get("replicas") or 0)]
-    affinity = pod.get("affinity") or {}
-    selector = dict(pod.get("nodeSelector") or {})
+    pods = [group["template"].get("spec") or {} for group in groups for _ in range(group.get("replicas") or 0)]
+    pod = pods[0] if pods else {}
+    held = [pod_gpus(item) if isinstance(item, Mapping) else {} for item in pods]
+    resource = next((name for gpus in held for name in gpus), GPU_RESOURCE)
+    rules = read_rules(pod)
+    selector = dict(rules.node_selector)
     open_key = next((key for key, value in selector.items() if value == EngineNames.placeholder().domain), "")
     selector.pop(open_key, None)
+    anti = (rules.affinity or {}).get("podAntiAffinity")
     return GpuPods(
         sizes=tuple(sorted((gpus.get(resource, 0) for gpus in held), reverse=True)),
-        rules=PodRules(
-            node_selector=selector,
-            tolerations=pod.get("tolerations") or (),
-            affinity=affinity,
-        ),
+        rules=replace(rules, node_selector=selector),
         topology_key=open_key,
         resource=resource,
-        apart=bool((affinity.get("podAntiAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")),
+        apart=isinstance(anti, Mapping) and bool(anti.get("requiredDuringSchedulingIgnoredDuringExecution")),
     )
 
 

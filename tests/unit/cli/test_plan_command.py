@@ -73,6 +73,12 @@ def facts(parameters: str) -> dict[str, Any]:
             "m0: NotNow: PACK of 104 GPUs does not fit now",
         ),
         ({"parallelism": {"tensor": 4}}, "one-machine", 0, "1 pod (1 x 4 GPUs) on 1 node"),
+        (
+            {"pod": {"template": {"spec": {"nodeName": "gpu-b"}}}, "parallelism": {"tensor": 8}},
+            "four-plus-four",
+            4,
+            "1 node left out: nodeName gpu-b does not match",
+        ),
     ],
 )
 def test_every_inventory(tmp_path: Path, spec: dict[str, Any], inventory: str, status: int, words: str) -> None:

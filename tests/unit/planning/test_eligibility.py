@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle, tolerates
+from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle, read_rules, tolerates
 from vllm_operator.planning.inventory import GpuNode, Taint
 
 NODE = GpuNode(name="n", gpus=8, labels={"zone": "z1", "cores": "64"})
@@ -89,6 +89,21 @@ def test_taints_and_cordons(node: GpuNode, found: Obstacle | None) -> None:
     assert obstacle(node, PodRules()) == found
 
 
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        (GpuNode(name="n", gpus=1, taints=(SPOT,), schedulable=False), None),
+        (GpuNode(name="m", gpus=1), Obstacle(reason="nodeName n does not match")),
+        (
+            GpuNode(name="n", gpus=1, taints=(Taint(key="x", effect="NoExecute"),)),
+            Obstacle(reason="taint x:NoExecute is not tolerated"),
+        ),
+    ],
+)
+def test_a_named_node_is_taken_past_the_scheduler(node: GpuNode, found: Obstacle | None) -> None:
+    assert obstacle(node, PodRules(node_name="n")) == found
+
+
 KEYS = st.sampled_from(
     [
         *("nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms", "matchExpressions"),
@@ -107,3 +122,9 @@ def test_free_form_of_any_form_is_looked_at(affinity: dict[str, Any], toleration
     node = GpuNode(name="n", gpus=1, taints=(SPOT,))
     rules = PodRules(affinity=affinity, tolerations=tolerations)
     assert obstacle(node, rules) is None or obstacle(node, rules)
+
+
+@given(st.one_of(anything, st.dictionaries(st.sampled_from(["nodeSelector", "tolerations", "affinity"]), anything)))
+def test_a_pod_of_any_form_is_read(pod: Any) -> None:
+    found = read_rules(pod)
+    assert obstacle(GpuNode(name="n", gpus=1, taints=(SPOT,)), found) or found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -272,3 +273,49 @@ async def test_slices_and_whole_gpus_of_a_node_are_held_and_promised_apart() -> 
     world.change(accelerators=[], parallelism={"tensor": 4}, replicas=1)
     await world.round()
     assert world.status["plan"]["resource"] == "nvidia.com/gpu"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"nodeSelector": {"pool": "b"}},
+        {"nodeName": "gpu-b"},
+        {
+            "affinity": {
+                "nodeAffinity": {
+                    "requiredDuringSchedulingIgnoredDuringExecution": {
+                        "nodeSelectorTerms": [
+                            {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["b"]}]}
+                        ]
+                    }
+                }
+            }
+        },
+    ],
+)
+@pytest.mark.parametrize("of_chart", [True, False])
+async def test_what_templates_say_of_nodes_is_planned_with(template: dict[str, Any], of_chart: bool) -> None:
+    own = {"pod": {**samples.TYPICAL["pod"], **({} if of_chart else {"template": {"spec": template}})}}
+    world = World(spec={**samples.TYPICAL, **own, "parallelism": {"tensor": 4}, "placement": {}, "replicas": 2})
+    if of_chart:
+        defaults = replace(samples.DEFAULTS, pod_template={"spec": template})
+        world.settings = replace(world.settings, defaults=defaults)
+        world.restart()
+    for body, pool in zip(world.nodes, "ab", strict=True):
+        body["metadata"]["labels"] = {"pool": pool}
+    await world.round()
+    assert clusters(world) == ["demo-0"]
+    assert world.engines["engine-1"]["reason"] == "WaitingForGPUs"
+    world.change(parallelism={"tensor": 8})
+    await world.round()
+    assert world.condition("Stalled")["reason"] == "NoSuchGPUs"
+    assert "do not go into gpu-b 4" in world.condition("Stalled")["message"]
+    assert "1 node left out" in world.condition("Stalled")["message"]
+
+
+async def test_taints_are_tolerated_by_a_template() -> None:
+    world = World(spec={**samples.TYPICAL, "pod": {"template": {"spec": {"tolerations": [{"operator": "Exists"}]}}}})
+    for body in world.nodes:
+        body["spec"] = {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}
+    await world.round()
+    assert clusters(world) == ["demo-0"]
