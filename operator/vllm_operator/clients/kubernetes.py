@@ -23,6 +23,7 @@ _PLURALS = {
     "Event": "events",
     "Lease": "leases",
     "Node": "nodes",
+    "PersistentVolume": "persistentvolumes",
     "PersistentVolumeClaim": "persistentvolumeclaims",
     "Pod": "pods",
     "RayCluster": "rayclusters",

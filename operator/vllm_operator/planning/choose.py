@@ -337,7 +337,7 @@ def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
     tried: list[tuple[tuple[int, ...], Proof]] = []
     for per_pod in _per_pod(wish, fleet, tensor, pipeline):
         sizes = pod_sizes(tensor * pipeline, per_pod)
-        tried.append((sizes, fleet.seating.prove(sizes, wish.strategy)))
+        tried.append((sizes, _prove(wish, fleet, sizes, wish.strategy)))
         if tried[-1][1].verdict is Verdict.FITS:
             break
     sizes, proof = min(tried, key=lambda item: _ORDER[item[1].verdict])
@@ -364,6 +364,14 @@ def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
             else fleet.usage.warning
         ),
     )
+
+
+def _prove(wish: Wish, fleet: _Fleet, sizes: tuple[int, ...], strategy: Strategy) -> Proof:
+    volume = wish.pod_rules.volume
+    if volume and volume.mode and len(sizes) > 1:
+        told = f"claim {volume.claim} is {volume.mode}: it cannot be mounted by {len(sizes)} pods on nodes of their own"
+        return Proof(verdict=Verdict.NEVER, reason=told)
+    return fleet.seating.prove(sizes, strategy)
 
 
 def _torn(fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
@@ -404,10 +412,17 @@ def _remedy(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> str:
     if milder or wish.gpus_per_pod:
         other = replace(wish, strategy=milder or wish.strategy, gpus_per_pod=None)
         for per_pod in _per_pod(other, fleet, tensor, pipeline):
-            proof = fleet.seating.prove(pod_sizes(tensor * pipeline, per_pod), other.strategy)
+            proof = _prove(wish, fleet, pod_sizes(tensor * pipeline, per_pod), other.strategy)
             if proof.verdict is Verdict.FITS:
                 without = "" if milder else " without placement.gpusPerPod"
                 return f"{other.strategy}{without} would fit: {proof.reason}"
+    if wish.pod_rules.volume and wish.pod_rules.volume.mode:
+        shared = replace(wish, pod_rules=replace(wish.pod_rules, volume=None))
+        layouts = [pod_sizes(tensor * pipeline, per_pod) for per_pod in _per_pod(shared, fleet, tensor, pipeline)]
+        if any(_prove(shared, fleet, sizes, wish.strategy).verdict is not Verdict.NEVER for sizes in layouts):
+            return (
+                "a ReadWriteMany or ReadOnlyMany claim would do, or one pod: STRICT_PACK where a node is large enough"
+            )
     return "add nodes or lower parallelism"
 
 

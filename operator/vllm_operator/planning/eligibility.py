@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from vllm_operator.planning.inventory import GpuNode, Taint
+from vllm_operator.planning.volumes import Volume
 
 REPELLING = ("NoSchedule", "NoExecute")
 PASSING_TAINTS = (
@@ -34,6 +35,7 @@ class PodRules:
     tolerations: Sequence[Mapping[str, Any]] = ()
     affinity: Mapping[str, Any] | None = None
     node_name: str = ""
+    volume: Volume | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +65,8 @@ def read_rules(pod: object) -> PodRules:
 
 def obstacle(node: GpuNode, rules: PodRules) -> Obstacle | None:
     """Say what keeps a GPU pod from a node; ``None`` when nothing does."""
-    if rules.node_name and node.name != rules.node_name:
-        return Obstacle(reason=f"nodeName {rules.node_name} does not match")
-    for key, value in sorted(rules.node_selector.items()):
-        if node.labels.get(key) != value:
-            return Obstacle(reason=f"nodeSelector {key}={value} does not match")
-    if not _affinity_matches(node, rules.affinity):
-        return Obstacle(reason="the required node affinity does not match")
+    if mismatch := _mismatch(node, rules):
+        return Obstacle(reason=mismatch)
     # A pod with a nodeName never meets the scheduler, who heeds NoSchedule and cordons.
     repelling = ("NoExecute",) if rules.node_name else REPELLING
     for taint in node.taints:
@@ -79,6 +76,20 @@ def obstacle(node: GpuNode, rules: PodRules) -> Obstacle | None:
     if not node.schedulable and not rules.node_name:
         return Obstacle(reason="the node is cordoned", passing=True)
     return None
+
+
+def _mismatch(node: GpuNode, rules: PodRules) -> str:
+    """Say what of a pod does not match a node's name and labels."""
+    if rules.node_name and node.name != rules.node_name:
+        return f"nodeName {rules.node_name} does not match"
+    for key, value in sorted(rules.node_selector.items()):
+        if node.labels.get(key) != value:
+            return f"nodeSelector {key}={value} does not match"
+    if not _affinity_matches(node, rules.affinity):
+        return "the required node affinity does not match"
+    if rules.volume and not _selector_matches(node, rules.volume.required):
+        return f"the volume of claim {rules.volume.claim} cannot be reached"
+    return ""
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
@@ -94,7 +105,12 @@ def tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
 
 
 def _affinity_matches(node: GpuNode, affinity: Mapping[str, Any] | None) -> bool:
-    required = _part(_part(affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+    return _selector_matches(
+        node, _part(_part(affinity, "nodeAffinity"), "requiredDuringSchedulingIgnoredDuringExecution")
+    )
+
+
+def _selector_matches(node: GpuNode, required: Mapping[str, Any] | None) -> bool:
     if not required:
         return True
     # Terms are alternatives; a term without expressions matches nothing.

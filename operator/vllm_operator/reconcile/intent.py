@@ -26,7 +26,7 @@ from vllm_operator.reconcile.inventory import of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
-from vllm_operator.resources.names import EngineNames, Owner, engine_name
+from vllm_operator.resources.names import EngineNames, engine_name
 from vllm_operator.resources.pod import node_rules
 from vllm_operator.resources.ray_cluster import gpu_pods, ray_cluster_spec
 from vllm_operator.resources.revision import (
@@ -211,7 +211,7 @@ def _proved(
         if seat.missing and (wait := _pause(seen, seat.name, recovery, now)):
             proved.append(_Seat(name=seat.name, waiting=wait))
         elif seat.missing:
-            made, room = _placed(seat.name, seat.missing, target, room, seen.owner)
+            made, room = _placed(seat.name, seat.missing, target, room, seen)
             proved.append(made)
         else:
             proved.append(seat)
@@ -219,10 +219,10 @@ def _proved(
 
 
 def _placed(
-    name: str, names: EngineNames, target: Revision, room: tuple[GpuNode, ...], owner: Owner
+    name: str, names: EngineNames, target: Revision, room: tuple[GpuNode, ...], seen: Observation
 ) -> tuple[_Seat, tuple[GpuNode, ...]]:
     """Place an engine; gives also what it leaves of the nodes."""
-    demand = _demand(target, f"{owner.namespace}/{names.ray_cluster}, planned")
+    demand = _demand(seen, target, f"{seen.owner.namespace}/{names.ray_cluster}, planned")
     proof = prove_demand(room, demand)
     if proof.verdict is not Verdict.FITS:
         never = proof.verdict is Verdict.NEVER
@@ -250,12 +250,12 @@ def _pause(seen: Observation, name: str, recovery: Recovery, now: datetime.datet
     return Wait(reason=Reason.GPUS_GIVEN_BACK, message=told, seconds=(until - now).total_seconds())
 
 
-def _demand(revision: Revision, holder: str) -> Demand:
+def _demand(seen: Observation, revision: Revision, holder: str) -> Demand:
     pods = gpu_pods(revision.cluster_spec)
     return Demand(
         holder=holder,
         sizes=pods.sizes,
-        rules=pods.rules,
+        rules=replace(pods.rules, volume=seen.volume),
         strategy=Strategy(revision.engine.get("strategy", "PACK")),
         topology_key=pods.topology_key,
         resource=pods.resource,
@@ -301,7 +301,7 @@ def _hindrance(seen: Observation, cluster: str, revision: Revision) -> str:
     if not seen.inventory:
         return ""
     room = seen.inventory.room(but=of_cluster(seen.owner, cluster))
-    proof = prove_demand(room, _demand(revision, cluster))
+    proof = prove_demand(room, _demand(seen, revision, cluster))
     return "" if proof.verdict is Verdict.FITS else proof.reason
 
 
@@ -340,7 +340,7 @@ def _is_homeless(seen: Observation, revision: Revision) -> bool:
     """Say whether nothing of a deployment is there, and what was planned for it fits no more: it is planned anew."""
     if not seen.inventory or not seen.spec or not seen.spec.replicas or seen.clusters or seen.pods:
         return False
-    return prove_demand(seen.inventory.room(), _demand(revision, "")).verdict is not Verdict.FITS
+    return prove_demand(seen.inventory.room(), _demand(seen, revision, "")).verdict is not Verdict.FITS
 
 
 def _unplanned(error: FactsError | NoSuchGPUsError | GPUsTakenError) -> Blocker:
@@ -366,7 +366,7 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
         No nodes can hold it now.
     """
     nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
-    planned = plan(spec, nodes, settings.catalogue, node_rules(spec, settings.defaults))
+    planned = plan(spec, nodes, settings.catalogue, replace(node_rules(spec, settings.defaults), volume=seen.volume))
     shape = planned.shape
     engine8, pods8 = hashes(spec)
     return Revision(

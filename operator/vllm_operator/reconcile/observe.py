@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
 from pydantic import ValidationError
@@ -16,9 +17,10 @@ from vllm_bootstrap import contract
 from vllm_operator.api import identity
 from vllm_operator.api.spec import VLLMDeploymentSpec, explain
 from vllm_operator.api.status import Reason, VLLMDeploymentStatus
-from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
+from vllm_operator.clients.kubernetes import ApiError, Kind, KubernetesClient, NotFoundError
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.pods import PodView, read_pod
+from vllm_operator.planning.volumes import Volume, read_volume, volume_name
 from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER, Inventory
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner
@@ -30,6 +32,7 @@ SERVICE = Kind(api_version="v1", kind="Service")
 CONFIG_MAP = Kind(api_version="v1", kind="ConfigMap")
 SECRET = Kind(api_version="v1", kind="Secret")
 CLAIM = Kind(api_version="v1", kind="PersistentVolumeClaim")
+VOLUME = Kind(api_version="v1", kind="PersistentVolume")
 REVISION = Kind(api_version="apps/v1", kind="ControllerRevision")
 
 
@@ -41,6 +44,8 @@ class Observation:
     ----------
     spec
         ``None`` when it does not obey the API's rules; ``blocker`` then says why.
+    volume
+        What the claim of the model says of nodes; ``None`` when there is none, or it was not looked for.
     inventory
         ``None`` when it was not needed: nothing has to be placed.
     clusters
@@ -65,6 +70,7 @@ class Observation:
     service: Mapping[str, Any] | None
     blocker: Blocker | None
     inventory: Inventory | None = None
+    volume: Volume | None = None
 
     @property
     def generation(self) -> int:
@@ -117,6 +123,27 @@ class Observer:
             service=service,
             blocker=blocker,
         )
+
+    async def volume(self, owner: Owner, spec: VLLMDeploymentSpec | None) -> Volume | None:
+        """Look at the claim of a model, and at its volume if that may be read.
+
+        Raises
+        ------
+        ApiError
+            Something could not be read: nothing may be decided.
+        """
+        name = locate(spec.model).claim if spec else ""
+        claim = await self._api.find(CLAIM, owner.namespace, name) if name else None
+        if claim is None:
+            return None
+        bound = volume_name(claim)
+        try:
+            return read_volume(claim, await self._api.find(VOLUME, "", bound) if bound else None)
+        except ApiError as error:
+            if error.code != HTTPStatus.FORBIDDEN:
+                raise
+            log.warning("volume %s may not be read, it counts as reachable from every node: %s", bound, error.message)
+            return read_volume(claim, None)
 
     async def is_foreign(self, kind: Kind, owner: Owner, name: str) -> bool:
         """Say whether an object of that name exists and is not ours."""

@@ -93,6 +93,7 @@ class Reconciler:
         seen = await self._observer.look(body)
         if not needs_inventory(seen):
             return await self._bring(key, seen, intend(seen, self._settings, self._now()))
+        seen = replace(seen, volume=await self._observer.volume(seen.owner, seen.spec))
         # One at a time, from the look at the nodes to the last object made: two must not be promised the same GPUs.
         async with self._placing:
             seen = replace(seen, inventory=await self._inventory.look())

@@ -11,6 +11,8 @@ from tests.unit.lifecycle import views
 from tests.unit.reconcile.world import KEY, World, deployment, node
 from tests.unit.resources import samples
 
+from vllm_operator.clients.kubernetes import ApiError
+from vllm_operator.planning.inventory import ZONE_LABEL
 from vllm_operator.reconcile.reconciler import Key
 
 PRODUCT = "nvidia.com/gpu.product"
@@ -319,3 +321,73 @@ async def test_taints_are_tolerated_by_a_template() -> None:
         body["spec"] = {"taints": [{"key": "gpu", "effect": "NoSchedule"}]}
     await world.round()
     assert clusters(world) == ["demo-0"]
+
+
+CLAIM = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "models", "namespace": "models"}}
+
+
+def stored(world: World, zone: str, mode: str = "ReadWriteMany", phase: str = "Bound") -> None:
+    """Let the model's claim have a volume in a zone."""
+    spec = {"volumeName": "pv-1", "accessModes": [mode]}
+    world.api.put({**CLAIM, "spec": spec, "status": {"phase": phase, "accessModes": [mode]}})
+    terms = [{"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": [zone]}]}]
+    affinity = {"required": {"nodeSelectorTerms": terms}}
+    world.api.put(
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": "pv-1"},
+            "spec": {"nodeAffinity": affinity},
+        }
+    )
+    for body, where in zip(world.nodes, "ab", strict=True):
+        body["metadata"]["labels"] = {ZONE_LABEL: where}
+
+
+STORED = {**samples.TYPICAL, "model": {"uri": "pvc://models/m"}, "placement": {}}
+
+
+async def test_engines_stay_where_their_volume_is() -> None:
+    world = World(spec={**STORED, "parallelism": {"tensor": 4}, "replicas": 2})
+    stored(world, "b")
+    await world.round()
+    assert clusters(world) == ["demo-0"]
+    assert world.engines["engine-1"]["reason"] == "WaitingForGPUs", "also what was planned once is proved again"
+    world.change(parallelism={"tensor": 8})
+    await world.round()
+    assert "1 node left out: the volume of claim models cannot be reached" in world.condition("Stalled")["message"]
+
+
+@pytest.mark.parametrize("phase", ["Pending", "Lost"])
+async def test_a_claim_without_a_volume_restricts_nothing(phase: str) -> None:
+    world = World(spec={**STORED, "parallelism": {"tensor": 8}})
+    stored(world, "b", phase=phase)
+    await world.round()
+    assert clusters(world) == ["demo-0"]
+
+
+async def test_a_volume_that_may_not_be_read_restricts_nothing() -> None:
+    world = World(spec={**STORED, "parallelism": {"tensor": 8}})
+    stored(world, "b")
+    world.api.refuse["get", "PersistentVolume"] = ApiError(403, "forbidden")
+    await world.round()
+    assert clusters(world) == ["demo-0"]
+    world.change(parallelism={"tensor": 2})
+    world.api.refuse["get", "PersistentVolume"] = ApiError(500, "broken")
+    with pytest.raises(ApiError):
+        await world.round()
+
+
+@pytest.mark.parametrize("mode", ["ReadWriteOnce", "ReadWriteOncePod"])
+async def test_a_claim_for_one_node_holds_one_pod(mode: str) -> None:
+    world = World(spec={**STORED, "parallelism": {"tensor": 8}})
+    stored(world, "b", mode)
+    world.nodes[0]["metadata"]["labels"] = {ZONE_LABEL: "b"}
+    await world.round()
+    told = world.condition("Stalled")["message"]
+    assert f"claim models is {mode}: it cannot be mounted by 2 pods on nodes of their own" in told
+    assert "a ReadWriteMany or ReadOnlyMany claim would do, or one pod: STRICT_PACK" in told
+    world.change(parallelism={"tensor": 4})
+    await world.round()
+    assert clusters(world) == ["demo-0"]
+    assert world.status["plan"]["podShapes"] == [{"name": "lead", "pods": 1, "gpus": 4}]
