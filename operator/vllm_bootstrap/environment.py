@@ -33,6 +33,7 @@ SET_BY_RAY = frozenset(
         "RAY_RUNTIME_ENV_HOOK",
         "RAY_WORKER_ID",
         "ROCR_VISIBLE_DEVICES",
+        "ZE_AFFINITY_MASK",
     }
 )
 
