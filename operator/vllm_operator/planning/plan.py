@@ -14,6 +14,7 @@ from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.estimate import estimate, read_count
 from vllm_operator.planning.facts import FactsError, ModelFacts, read_config
 from vllm_operator.planning.inventory import GIB, MIB, GpuNode
+from vllm_operator.planning.known import HubAnswer, HubFacts, Known, known
 from vllm_operator.planning.parameters import model_bytes
 from vllm_operator.planning.precision import BYTES_OF_TYPE, Precision, named_precision
 from vllm_operator.planning.proof import Verdict
@@ -54,19 +55,29 @@ class Survey:
 
     Attributes
     ----------
-    facts
-        What is known of the model, ``None`` when nothing is.
+    known
+        What is known of the model, and from whom.
     load
         What is planned for.
     """
 
-    facts: ModelFacts | None
+    known: Known
     load: Load
     choice: Choice
 
+    @property
+    def facts(self) -> ModelFacts | None:
+        """The model, ``None`` when nothing is known of it."""
+        return self.known.facts
+
 
 def survey(
-    spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue, rules: PodRules | None = None
+    spec: VLLMDeploymentSpec,
+    nodes: Iterable[GpuNode],
+    catalogue: Catalogue,
+    *,
+    rules: PodRules | None = None,
+    told: HubAnswer | None = None,
 ) -> Survey:
     """Look at all ways to place an engine.
 
@@ -74,19 +85,29 @@ def survey(
     ----------
     rules
         What its pods will say of their nodes, templates and all; without them what the fields of ``pod`` say.
+    told
+        What the hub says of the model, ``None`` when it was not asked.
 
     Raises
     ------
     FactsError
         What the spec says of the model cannot be read.
+    ModelUnknownError
+        Sizes were left out, and the hub did not tell what they depend on.
     """
-    facts = stated_facts(spec)
-    load = load_of(spec, facts)
-    return Survey(facts=facts, load=load, choice=choose(wish_of(spec, rules), facts, load, nodes, catalogue))
+    model = known_model(spec, told)
+    load = load_of(spec, model.facts)
+    choice = choose(wish_of(spec, rules), model.facts, load, nodes, catalogue)
+    return Survey(known=model, load=load, choice=choice)
 
 
 def plan(
-    spec: VLLMDeploymentSpec, nodes: Iterable[GpuNode], catalogue: Catalogue, rules: PodRules | None = None
+    spec: VLLMDeploymentSpec,
+    nodes: Iterable[GpuNode],
+    catalogue: Catalogue,
+    *,
+    rules: PodRules | None = None,
+    told: HubAnswer | None = None,
 ) -> Plan:
     """Choose or check the GPUs, the parallel sizes and the pods of an engine; parameters as for :func:`survey`.
 
@@ -94,13 +115,15 @@ def plan(
     ------
     FactsError
         What the spec says of the model cannot be read.
+    ModelUnknownError
+        Sizes were left out, and the hub did not tell what they depend on.
     NoSuchGPUsError
         It can never be placed on these nodes.
     GPUsTakenError
         It cannot be placed now.
     """
     there = tuple(nodes)
-    seen = survey(spec, there, catalogue, rules)
+    seen = survey(spec, there, catalogue, rules=rules, told=told)
     chosen = seen.choice.best
     if chosen is None:
         raise NoSuchGPUsError(seen.choice.reason)
@@ -127,7 +150,8 @@ def describe(planned: Plan) -> dict[str, Any]:
         "resource": chosen.resource,
         "gpus": chosen.gpus,
         "reason": chosen.reason,
-        "warning": chosen.warning,
+        "warning": "; ".join(part for part in (chosen.warning, planned.survey.known.doubt) if part),
+        "facts": planned.survey.known.source,
         "candidates": [
             {
                 "accelerator": item.product,
@@ -189,6 +213,22 @@ def load_of(spec: VLLMDeploymentSpec, facts: ModelFacts | None) -> Load:
         max_model_len=config.max_model_len or (facts.context if facts else UNKNOWN_CONTEXT),
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type]
     )
+
+
+def known_model(spec: VLLMDeploymentSpec, told: HubAnswer | None) -> Known:
+    """Give what is known of the model of a spec, as vLLM loads it.
+
+    Raises
+    ------
+    FactsError
+        What the spec says of the model cannot be read.
+    ModelUnknownError
+        Sizes were left out, and the hub did not tell what they depend on.
+    """
+    if isinstance(told, HubFacts):
+        stored = told.facts
+        told = replace(told, facts=_loaded(stored, _precision(spec.vllm_config, stored.precision)))
+    return known(spec.model.uri, stated_facts(spec), told, is_explicit=wish_of(spec).is_explicit)
 
 
 def stated_facts(spec: VLLMDeploymentSpec) -> ModelFacts | None:
