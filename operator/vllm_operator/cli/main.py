@@ -13,10 +13,12 @@ import yaml
 
 from vllm_operator.cli import cluster
 from vllm_operator.cli.documents import InputError, read_deployments, read_nodes
+from vllm_operator.cli.hub import hub_answers
 from vllm_operator.cli.plans import EXIT_CODES, Answer, answer
 from vllm_operator.cli.tables import table
 from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.facts import FactsError
+from vllm_operator.planning.known import ModelUnknownError
 
 BAD_INPUT = 1
 FORMATS = click.Choice(["table", "wide", "json", "yaml"])
@@ -32,8 +34,10 @@ def main() -> None:
 @main.command()
 @click.option("-f", "--filename", type=click.Path(path_type=Path), required=True, help="File with VLLMDeployments.")
 @click.option("--nodes", default="live", show_default=True, help="File with nodes, or 'live' for those of the cluster.")
+@click.option("--hub/--no-hub", default=False, show_default=True, help="Ask the hub about models; token in HF_TOKEN.")
+@click.option("--hub-endpoint", default="https://huggingface.co", show_default=True, help="Address of the hub.")
 @click.option("-o", "--output", type=FORMATS, default="table", show_default=True, help="Form of the answer.")
-def plan(filename: Path, nodes: str, output: str) -> NoReturn:
+def plan(filename: Path, nodes: str, hub: bool, hub_endpoint: str, output: str) -> NoReturn:
     """Say where a model would go, and why.
 
     Nothing is made.  The exit status is 0 when everything fits, 3 when something does not fit now, 4 when something
@@ -42,10 +46,11 @@ def plan(filename: Path, nodes: str, output: str) -> NoReturn:
     try:
         documents = read_deployments(filename)
         there = cluster.live_nodes() if nodes == "live" else read_nodes(Path(nodes))
-        answers = [answer(document, there, BUILT_IN) for document in documents]
+        told = hub_answers(documents, hub_endpoint) if hub else [None] * len(documents)
+        answers = [answer(item, there, BUILT_IN, what) for item, what in zip(documents, told, strict=True)]
     except FactsError as error:
         _refuse(f"{filename}: spec.model.facts: {error}")
-    except InputError as error:
+    except (InputError, ModelUnknownError) as error:
         _refuse(str(error))
     if output in ("json", "yaml"):
         _data([item.data() for item in answers], output)

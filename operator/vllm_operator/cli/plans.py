@@ -11,6 +11,7 @@ from vllm_operator.cli.tables import table
 from vllm_operator.planning.catalogue import Catalogue
 from vllm_operator.planning.choose import Candidate
 from vllm_operator.planning.inventory import GIB, GpuNode
+from vllm_operator.planning.known import HubAnswer
 from vllm_operator.planning.plan import Survey, survey
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.resources.defaults import RuntimeDefaults
@@ -40,7 +41,8 @@ class Answer:
             "verdict": self.verdict.value,
             "reason": self.survey.choice.reason,
             "maxModelLen": self.survey.load.max_model_len,
-            "guessed": list(facts.guessed) if facts else ["nothing is known of the model"],
+            "facts": self.survey.known.source,
+            "guessed": list(facts.guessed) if facts else [self.survey.known.doubt],
             "candidates": [_candidate(item) for item in self.survey.choice.candidates],
         }
 
@@ -51,9 +53,10 @@ class Answer:
         if choice.best and choice.best.warning:
             lines.append(f"warning: {choice.best.warning}")
         if facts := self.survey.facts:
+            lines += [f"facts: {self.survey.known.source}"] if self.survey.known.source != "spec" else []
             lines += [f"guessed: {guess}" for guess in facts.guessed]
         else:
-            lines.append("nothing is known of the model (spec.model.facts): sizes that are left out are 1")
+            lines.append(f"warning: {self.survey.known.doubt}")
         shown = choice.candidates if wide else choice.candidates[:SHOWN]
         head = [
             "accelerator",
@@ -74,17 +77,23 @@ class Answer:
         return "\n".join(lines)
 
 
-def answer(document: Document, nodes: Iterable[GpuNode], catalogue: Catalogue) -> Answer:
+def answer(document: Document, nodes: Iterable[GpuNode], catalogue: Catalogue, told: HubAnswer | None = None) -> Answer:
     """Plan a deployment.
+
+    Parameters
+    ----------
+    told
+        What the hub says of its model, ``None`` when it was not asked.
 
     Raises
     ------
     FactsError
         What it says of its model cannot be read.
+    ModelUnknownError
+        Sizes were left out, and the hub did not tell what they depend on.
     """
-    return Answer(
-        name=document.name, survey=survey(document.spec, nodes, catalogue, node_rules(document.spec, RuntimeDefaults()))
-    )
+    rules = node_rules(document.spec, RuntimeDefaults())
+    return Answer(name=document.name, survey=survey(document.spec, nodes, catalogue, rules=rules, told=told))
 
 
 def _row(item: Candidate) -> list[object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,11 @@ from typing import Any
 import pytest
 import yaml
 from click.testing import CliRunner, Result
+from tests.unit.clients.hub_server import COMMIT, TOKEN, HubServer, clean_environment, hub_server
 
 from vllm_operator.cli.main import main
+
+__all__ = ["clean_environment"]
 
 INVENTORIES = Path(__file__).parents[1] / "planning" / "data" / "inventories"
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -153,6 +157,55 @@ def test_a_file_that_is_not_there(tmp_path: Path, missing: str) -> None:
     pair = (nowhere, str(INVENTORIES / "mixed.yaml")) if missing == "cr" else (good, nowhere)
     result = run("plan", "-f", pair[0], "--nodes", pair[1])
     assert (result.exit_code, "nowhere.yaml" in result.stderr) == (1, True)
+
+
+LLAMA = {"model": {"uri": "hf://org/name"}, "vllmConfig": {"maxModelLen": 8192}}
+NODES = str(INVENTORIES / "mixed.yaml")
+
+
+async def asked_of_a_hub(tmp_path: Path, server: HubServer, *specs: dict[str, Any], output: str = "table") -> Result:
+    arguments = ("plan", "-f", manifest(tmp_path, *specs), "--nodes", NODES, "-o", output)
+    return await asyncio.to_thread(run, *arguments, "--hub", "--hub-endpoint", server.url)
+
+
+@pytest.mark.usefixtures("clean_environment")
+async def test_the_hub_tells_about_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    async with hub_server() as server:
+        result = await asked_of_a_hub(tmp_path, server, LLAMA, facts("7B"))
+        assert result.exit_code == 0, result.stderr
+        assert f"facts: hub, commit {COMMIT}" in result.stdout
+        assert {item.authorization for item in server.asked} == {f"Bearer {TOKEN}"}
+        told = json.loads((await asked_of_a_hub(tmp_path, server, LLAMA, facts("7B"), output="json")).stdout)
+    assert [item["facts"] for item in told] == [f"hub, commit {COMMIT}", "spec"]
+
+
+@pytest.mark.usefixtures("clean_environment")
+async def test_a_hub_that_does_not_tell_is_bad_input_where_sizes_depend_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HF_TOKEN")
+    async with hub_server() as server:
+        server.repositories["org/name"].is_gated = True
+        result = await asked_of_a_hub(tmp_path, server, LLAMA)
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert "org/name is gated" in result.stderr
+        assert "of that account by HF_TOKEN" in result.stderr
+        result = await asked_of_a_hub(tmp_path, server, LLAMA | {"parallelism": {"tensor": 2, "pipeline": 1}})
+        assert result.exit_code == 0
+        assert "warning: memory was not checked: spec.model.uri: org/name is gated" in result.stdout
+
+
+def test_without_being_told_to_no_hub_is_asked(tmp_path: Path) -> None:
+    result = run("plan", "-f", manifest(tmp_path, LLAMA), "--nodes", NODES, "--hub-endpoint", "http://127.0.0.1:1")
+    assert result.exit_code == 0
+    assert "sizes that are left out are 1: no hub was asked for the model" in result.stdout
+
+
+def test_a_hub_needs_an_address(tmp_path: Path) -> None:
+    result = run("plan", "-f", manifest(tmp_path, LLAMA), "--nodes", NODES, "--hub", "--hub-endpoint", "mirror")
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "--hub-endpoint must be an address that begins with http:// or https://" in result.stderr
 
 
 def test_no_cluster_and_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
