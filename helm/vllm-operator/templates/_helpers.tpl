@@ -83,4 +83,7 @@ recovery:
   unscheduledSeconds: {{ .Values.recovery.unscheduledSeconds }}
 accelerators:
   {{- toYaml .Values.accelerators | nindent 2 }}
+hub:
+  enabled: {{ .Values.hub.enabled }}
+  endpoint: {{ .Values.hub.endpoint | quote }}
 {{- end }}

@@ -190,10 +190,13 @@ class Model(ApiModel):
     name: ShortText | None = Field(
         default=None, description="Name of the model in the OpenAI API; the name of the VLLMDeployment when absent."
     )
-    hf_token_secret: TokenSecret | None = Field(default=None, description="Hugging Face token for gated models.")
+    hf_token_secret: TokenSecret | None = Field(
+        default=None, description="Hugging Face token for private and gated models; the operator sends it to its hub."
+    )
     cache: ModelCache | None = Field(default=None, description="Where an hf:// model is kept after its download.")
     facts: ModelFacts | None = Field(
-        default=None, description="What the planner is to know of the model; without it sizes left out are 1."
+        default=None,
+        description="What the planner is to know of the model; without it the hub is asked about an hf:// model.",
     )
 
     @model_validator(mode="after")

@@ -52,6 +52,8 @@ class Reason(enum.StrEnum):
     NAME_CONFLICT = "NameConflict"
     NO_SUCH_GPUS = "NoSuchGPUs"
     WAITING_FOR_GPUS = "WaitingForGPUs"
+    MODEL_NOT_READABLE = "ModelNotReadable"
+    MODEL_FACTS_UNAVAILABLE = "ModelFactsUnavailable"
     SECRET_NOT_FOUND = "SecretNotFound"  # noqa: S105
     CONFIG_MAP_NOT_FOUND = "ConfigMapNotFound"
     CLAIM_NOT_FOUND = "ClaimNotFound"
@@ -221,6 +223,9 @@ class PlanStatus(ApiModel):
     resource: ShortText = Field(default="", description="Name under which the pods ask for GPUs.")
     gpus: Count = Field(default=0, description="GPUs of one engine.")
     warning: Message = Field(default="", description="What may go wrong although it can be placed.")
+    facts: ShortText = Field(
+        default="", description="Who told what is known of the model: spec, or hub with the commit; empty: nobody."
+    )
     memory: PlanMemory | None = Field(
         default=None, description="What the neediest rank needs, where the model is known."
     )

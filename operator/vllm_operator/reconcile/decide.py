@@ -229,6 +229,7 @@ def _plan_status(revision: Revision, warning: str) -> PlanStatus:
         resource=told.get("resource", ""),
         gpus=world,
         warning=warning,
+        facts=told.get("facts", ""),
         memory=PlanMemory.model_validate(told["memory"]) if told.get("memory") else None,
         candidates=[PlanCandidate.model_validate(item) for item in told.get("candidates", ())],
     )

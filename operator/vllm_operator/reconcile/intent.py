@@ -20,6 +20,7 @@ from vllm_operator.planning.catalogue import BUILT_IN, Catalogue
 from vllm_operator.planning.demand import Demand, hold, prove_demand
 from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.inventory import GpuNode
+from vllm_operator.planning.known import ModelUnknownError, Trouble
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, plan
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.reconcile.inventory import of_cluster, of_deployment
@@ -126,6 +127,15 @@ def needs_inventory(seen: Observation) -> bool:
         return True
     living = [item for item in (seen.clusters or {}).values() if "deletionTimestamp" not in item["metadata"]]
     return len(living) < seen.spec.replicas or any(pod.unscheduled_since for pod in seen.pods)
+
+
+def may_be_planned(seen: Observation) -> bool:
+    """Say whether a plan may be made, for which must be known what the model is; a revision in use is not planned."""
+    if seen.blocker or not seen.spec:
+        return False
+    revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
+    is_new = seen.spec.plan_only or revision_name(*hashes(seen.spec)) not in revisions
+    return is_new or not (seen.clusters or seen.pods or seen.spec.replicas == 0)
 
 
 def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Intent:
@@ -319,7 +329,7 @@ def _revision(
         return None, Blocker(reason=Reason.IMAGE_MISSING, message=message), []
     try:
         revision = render(seen.spec, seen, settings, image)
-    except (FactsError, NoSuchGPUsError, GPUsTakenError) as error:
+    except (FactsError, ModelUnknownError, NoSuchGPUsError, GPUsTakenError) as error:
         return None, _unplanned(error), []
     if wanted in known and (revision.cluster_spec, revision.engine) == (
         known[wanted].cluster_spec,
@@ -343,8 +353,14 @@ def _is_homeless(seen: Observation, revision: Revision) -> bool:
     return prove_demand(seen.inventory.room(), _demand(seen, revision, "")).verdict is not Verdict.FITS
 
 
-def _unplanned(error: FactsError | NoSuchGPUsError | GPUsTakenError) -> Blocker:
+_UNKNOWN = {Trouble.MISSING: Reason.MODEL_NOT_FOUND, Trouble.UNAVAILABLE: Reason.MODEL_FACTS_UNAVAILABLE}
+
+
+def _unplanned(error: FactsError | ModelUnknownError | NoSuchGPUsError | GPUsTakenError) -> Blocker:
     match error:
+        case ModelUnknownError(trouble=trouble):
+            reason = _UNKNOWN.get(trouble, Reason.MODEL_NOT_READABLE)
+            return Blocker(reason=reason, message=str(error), lasting=trouble is not Trouble.UNAVAILABLE)
         case FactsError():
             return Blocker(reason=Reason.INVALID_SPEC, message=f"spec.model.facts: {error}")
         case NoSuchGPUsError():
@@ -360,13 +376,16 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
     ------
     FactsError
         What the spec says of the model cannot be read.
+    ModelUnknownError
+        Sizes were left out, and the hub did not tell what they depend on.
     NoSuchGPUsError
         No nodes could hold it.
     GPUsTakenError
         No nodes can hold it now.
     """
     nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
-    planned = plan(spec, nodes, settings.catalogue, replace(node_rules(spec, settings.defaults), volume=seen.volume))
+    rules = replace(node_rules(spec, settings.defaults), volume=seen.volume)
+    planned = plan(spec, nodes, settings.catalogue, rules=rules, told=seen.told)
     shape = planned.shape
     engine8, pods8 = hashes(spec)
     return Revision(

@@ -20,6 +20,7 @@ from vllm_operator.api.status import Reason, VLLMDeploymentStatus
 from vllm_operator.clients.kubernetes import ApiError, Kind, KubernetesClient, NotFoundError
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.pods import PodView, read_pod
+from vllm_operator.planning.known import HubAnswer
 from vllm_operator.planning.volumes import Volume, read_volume, volume_name
 from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER, Inventory
 from vllm_operator.resources.model import locate
@@ -48,6 +49,8 @@ class Observation:
         What the claim of the model says of nodes; ``None`` when there is none, or it was not looked for.
     inventory
         ``None`` when it was not needed: nothing has to be placed.
+    told
+        What the hub says of the model; ``None`` when it was not asked.
     clusters
         RayClusters of this CR by name; ``None`` when the API server does not know the kind.
     reports
@@ -71,6 +74,7 @@ class Observation:
     blocker: Blocker | None
     inventory: Inventory | None = None
     volume: Volume | None = None
+    told: HubAnswer | None = None
 
     @property
     def generation(self) -> int:

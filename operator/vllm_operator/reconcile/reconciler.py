@@ -17,7 +17,8 @@ from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import RayView, has_lost_report
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.decide import Decision, decide, plan_of
-from vllm_operator.reconcile.intent import Engine, Intent, Settings, intend, needs_inventory
+from vllm_operator.reconcile.hub_side import HubSide
+from vllm_operator.reconcile.intent import Engine, Intent, Settings, intend, may_be_planned, needs_inventory
 from vllm_operator.reconcile.inventory import InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observation, Observer
 from vllm_operator.reconcile.ray_side import RaySide
@@ -42,6 +43,8 @@ class Reconciler:
 
     Parameters
     ----------
+    hub
+        Tells about models; ``None`` where no hub is asked.
     now
         Gives the present instant, UTC.
     """
@@ -56,10 +59,12 @@ class Reconciler:
         actor: Actor,
         settings: Settings,
         now: Callable[[], datetime.datetime],
+        hub: HubSide | None = None,
     ) -> None:
         self._api = api
         self._observer = observer
         self._inventory = inventory
+        self._hub = hub
         self._ray_side = ray_side
         self._actor = actor
         self._settings = settings
@@ -91,6 +96,9 @@ class Reconciler:
             # What we made carries our ownerReference: the garbage collector removes it, with or without KubeRay.
             return None
         seen = await self._observer.look(body)
+        if self._hub and seen.spec and may_be_planned(seen):
+            # Before the lock: a hub that is slow holds up nobody else.
+            seen = replace(seen, told=await self._hub.look(seen.owner, seen.spec.model))
         if not needs_inventory(seen):
             return await self._bring(key, seen, intend(seen, self._settings, self._now()))
         seen = replace(seen, volume=await self._observer.volume(seen.owner, seen.spec))

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic.alias_generators import to_camel
 
 from vllm_bootstrap.contract import Deadlines
+from vllm_operator.clients.address import hub_url
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.planning.catalogue import BUILT_IN, Accelerator, Catalogue, Interconnect
 from vllm_operator.reconcile.intent import Settings
@@ -93,6 +94,18 @@ class AcceleratorEntry(_Section):
         )
 
 
+class HubSettings(_Section):
+    """The hub that is asked about models: here and not in the CR, for tokens go there."""
+
+    enabled: bool = True
+    endpoint: str = "https://huggingface.co"
+
+    @field_validator("endpoint")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        return hub_url(value)
+
+
 class ProcessSettings(_Section):
     """The whole file."""
 
@@ -107,6 +120,7 @@ class ProcessSettings(_Section):
     deadlines: DeadlineOverrides = Field(default_factory=DeadlineOverrides)
     recovery: RecoverySettings = Field(default_factory=RecoverySettings)
     accelerators: list[AcceleratorEntry] = Field(default_factory=list)
+    hub: HubSettings = Field(default_factory=HubSettings)
 
     def decisions(self) -> Settings:
         """Give the part that decisions depend on."""

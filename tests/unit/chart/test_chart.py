@@ -181,6 +181,7 @@ def test_config_of_the_defaults(render: Render) -> None:
         "deadlines": {},
         "recovery": {"backoffSeconds": 5, "maxBackoffSeconds": 300, "unscheduledSeconds": 180},
         "accelerators": [],
+        "hub": {"enabled": True, "endpoint": "https://huggingface.co"},
     }
 
 
@@ -208,9 +209,11 @@ def test_config_of_the_user(render: Render) -> None:
             "deadlines": {"load": 3600, "rayNodes": 90.5},
             "recovery": {"backoffSeconds": 1},
             "accelerators": [{"product": "*X*", "memoryGib": 24, "price": 0.5, "classes": ["small"]}],
+            "hub": {"enabled": False, "endpoint": "http://mirror.example:8080/hf"},
         }
     )
     config = chart.config
+    assert config["hub"] == {"enabled": False, "endpoint": "http://mirror.example:8080/hf"}
     assert config["runtime"] == {"image": "r/vllm-ray:1", "rayVersion": "2.61.0", "podTemplate": template}
     assert config["watchNamespaces"] == ["a", "b"]
     assert config["deadlines"] == {"load": 3600, "rayNodes": 90.5}
@@ -388,6 +391,14 @@ def test_no_right_is_without_bounds(render: Render) -> None:
     assert not {("", "secrets", verb) for verb in ("list", "watch")} & documented("watched")
 
 
+def test_whose_secrets_are_read_by_value_is_documented() -> None:
+    lines = (ROOT / "docs" / "security.md").read_text().splitlines()
+    (right,) = (line for line in lines if line.startswith("| core | secrets |"))
+    assert "the value of `model.hfTokenSecret`" in right
+    (row,) = (line for line in lines if line.startswith("| `model.hfTokenSecret` |"))
+    assert "operator" in row.split("|")[3]
+
+
 def test_users_rights_are_aggregated(render: Render) -> None:
     chart = render()
     view, edit = chart.one("ClusterRole", "vllm-operator-view"), chart.one("ClusterRole", "vllm-operator-edit")
@@ -437,7 +448,7 @@ def test_every_value_that_is_used_is_there() -> None:
 def test_every_value_is_explained() -> None:
     lines = (CHART / "values.yaml").read_text().splitlines()
     assert lines[0].startswith("# ")
-    for name in ("watchNamespaces", "concurrency", "runtime", "deadlines", "recovery"):
+    for name in ("watchNamespaces", "concurrency", "runtime", "deadlines", "recovery", "hub"):
         assert lines[lines.index(next(line for line in lines if line.startswith(f"{name}:"))) - 1].startswith("#"), name
 
 
@@ -464,6 +475,9 @@ def test_schema_knows_exactly_the_values() -> None:
         {"deadlines": {"loading": 1}},
         {"deadlines": {"load": 0}},
         {"concurrency": 0},
+        {"hub": {"endpoint": "huggingface.co"}},
+        {"hub": {"endpoint": "https://user:password@mirror"}},
+        {"hub": {"token": "hf_x"}},
         {"logging": {"level": "INFO"}},
         {"watchNamespaces": "a"},
         {"watchNamespaces": ["A"]},

@@ -81,10 +81,10 @@ def test_nobody_was_asked(uri: str, words: str, explicit: bool) -> None:
 
 
 def test_a_plan_says_whose_word_it_follows() -> None:
-    told = describe(plan(spec(), NODES, BUILT_IN, TOLD))
+    told = describe(plan(spec(), NODES, BUILT_IN, told=TOLD))
     assert (told["facts"], told["warning"]) == ("hub, commit 0123abc", "")
     assert told["memory"]["weightsMiB"] == round(16_060_522_496 / 2**20)
-    told = describe(plan(spec(facts={"parameters": "70B"}), NODES, BUILT_IN, TOLD))
+    told = describe(plan(spec(facts={"parameters": "70B"}), NODES, BUILT_IN, told=TOLD))
     assert told["facts"] == "spec"
     assert told["gpus"] > 1
 

@@ -14,6 +14,7 @@ from tests.unit.resources import samples
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
+from vllm_operator.clients.hub import Hub
 from vllm_operator.clients.kubernetes import (
     ApiError,
     ConflictError,
@@ -26,6 +27,7 @@ from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead, RayNode
 from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.reconcile.act import Actor
+from vllm_operator.reconcile.hub_side import HubSide
 from vllm_operator.reconcile.intent import Settings
 from vllm_operator.reconcile.inventory import RAY_CLUSTER, InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observer
@@ -236,6 +238,7 @@ class World:
         )
     )
     clock: float = 0.0
+    hub: Hub | None = None
 
     def __post_init__(self) -> None:
         self.api = FakeApi(self.now)
@@ -262,6 +265,7 @@ class World:
             actor=self.actor,
             settings=self.settings,
             now=self.now,
+            hub=HubSide(api, self.hub) if self.hub else None,
         )
 
     def now(self) -> datetime.datetime:

@@ -38,6 +38,7 @@ def test_all_of_it(tmp_path: Path) -> None:
                 "runtime": {"image": "i", "rayVersion": "2", "podTemplate": {"spec": {"hostIPC": True}}},
                 "deadlines": {"load": 9},
                 "recovery": {"backoffSeconds": 1, "maxBackoffSeconds": 2},
+                "hub": {"enabled": False, "endpoint": "http://mirror:8080/hf/"},
             },
         )
     )
@@ -50,6 +51,7 @@ def test_all_of_it(tmp_path: Path) -> None:
     assert not settings.leader_election.enabled
     assert settings.leader_election.lease_duration_seconds == 15
     assert settings.watch_namespaces == ["a", "b"]
+    assert (settings.hub.enabled, settings.hub.endpoint) == (False, "http://mirror:8080/hf")
 
 
 @pytest.mark.parametrize(
@@ -64,6 +66,9 @@ def test_all_of_it(tmp_path: Path) -> None:
         ({"probes": {}}, ["probes.port", "required"]),
         ({"watchNamespaces": "all"}, ["watchNamespaces", "valid list"]),
         ({"recovery": {"backoffSeconds": 0}}, ["recovery.backoffSeconds"]),
+        ({"hub": {"endpoint": "mirror:8080"}}, ["hub.endpoint", "begins with http:// or https://"]),
+        ({"hub": {"endpoint": "https://u:p@mirror"}}, ["hub.endpoint", "must hold no user"]),
+        ({"hub": {"token": "x"}}, ["hub.token", "Extra inputs"]),
         ({"a": 1, "b": 2}, ["a: ", "; b: "]),
         ("- a list\n", ["the file: "]),
         ("a: [", ["no YAML"]),
