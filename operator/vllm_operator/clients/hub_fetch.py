@@ -32,7 +32,7 @@ from vllm_operator.planning.parameters import model_bytes
 
 MIB = 2**20
 LISTING_BYTES, CONFIG_BYTES, INDEX_BYTES = 8 * MIB, MIB, 32 * MIB
-"""Larger answers are not read: the largest known are 1, 0.1 and 9 MiB."""
+"""Larger answers are not read."""
 
 LEAST_SHARE = 8
 """A checkpoint that is smaller than this part of what the config describes is none of it: the size is that of a pointer

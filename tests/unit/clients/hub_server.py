@@ -1,4 +1,4 @@
-"""A hub on loopback: the paths, headers and codes of the real one, as far as a model's description needs them."""
+"""A hub on loopback: the paths, headers and codes that the library knows of the real one, for a model's description."""
 
 from __future__ import annotations
 
