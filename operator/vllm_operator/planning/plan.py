@@ -14,7 +14,7 @@ from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.estimate import estimate, read_count
 from vllm_operator.planning.facts import FactsError, ModelFacts, read_config
 from vllm_operator.planning.inventory import GIB, MIB, GpuNode
-from vllm_operator.planning.known import HubAnswer, HubFacts, Known, known
+from vllm_operator.planning.known import HubAnswer, Known, known
 from vllm_operator.planning.parameters import model_bytes
 from vllm_operator.planning.precision import BYTES_OF_TYPE, Precision, named_precision
 from vllm_operator.planning.proof import Verdict
@@ -59,11 +59,14 @@ class Survey:
         What is known of the model, and from whom.
     load
         What is planned for.
+    checkpoint_bytes
+        Size of the checkpoint as it is stored; 0 when nothing is known of the model.
     """
 
     known: Known
     load: Load
     choice: Choice
+    checkpoint_bytes: int = 0
 
     @property
     def facts(self) -> ModelFacts | None:
@@ -95,10 +98,11 @@ def survey(
     ModelUnknownError
         Sizes were left out, and the hub did not tell what they depend on.
     """
-    model = known_model(spec, told)
+    stored = known_model(spec, told)
+    model = replace(stored, facts=_loaded(stored.facts, spec.vllm_config)) if stored.facts else stored
     load = load_of(spec, model.facts)
     choice = choose(wish_of(spec, rules), model.facts, load, nodes, catalogue)
-    return Survey(known=model, load=load, choice=choice)
+    return Survey(known=model, load=load, choice=choice, checkpoint_bytes=_stored_bytes(stored.facts))
 
 
 def plan(
@@ -216,7 +220,7 @@ def load_of(spec: VLLMDeploymentSpec, facts: ModelFacts | None) -> Load:
 
 
 def known_model(spec: VLLMDeploymentSpec, told: HubAnswer | None) -> Known:
-    """Give what is known of the model of a spec, as vLLM loads it.
+    """Give what is known of the model of a spec, as its checkpoint is stored.
 
     Raises
     ------
@@ -225,14 +229,11 @@ def known_model(spec: VLLMDeploymentSpec, told: HubAnswer | None) -> Known:
     ModelUnknownError
         Sizes were left out, and the hub did not tell what they depend on.
     """
-    if isinstance(told, HubFacts):
-        stored = told.facts
-        told = replace(told, facts=_loaded(stored, _precision(spec.vllm_config, stored.precision)))
     return known(spec.model.uri, stated_facts(spec), told, is_explicit=wish_of(spec).is_explicit)
 
 
 def stated_facts(spec: VLLMDeploymentSpec) -> ModelFacts | None:
-    """Give what the spec says of its model; ``None`` when it says nothing.
+    """Give what the spec says of its model, as it is stored; ``None`` when it says nothing.
 
     Raises
     ------
@@ -245,12 +246,17 @@ def stated_facts(spec: VLLMDeploymentSpec) -> ModelFacts | None:
     facts = _read(stated)
     if stated.context_length:
         facts = replace(facts, context=stated.context_length)
-    return _loaded(facts, _precision(spec.vllm_config, facts.precision))
+    return facts
 
 
-def _loaded(facts: ModelFacts, precision: Precision) -> ModelFacts:
+def _stored_bytes(facts: ModelFacts | None) -> int:
+    """Give the size of a checkpoint; 0 when nothing is known of it."""
+    return facts.checkpoint_bytes or round(model_bytes(facts)) if facts else 0
+
+
+def _loaded(facts: ModelFacts, config: VLLMConfig) -> ModelFacts:
     """Give a model as vLLM loads it; a checkpoint of known size grows or shrinks with its weights."""
-    loaded = replace(facts, precision=precision)
+    loaded = replace(facts, precision=_precision(config, facts.precision))
     growth = model_bytes(loaded) / model_bytes(facts)
     return replace(loaded, checkpoint_bytes=round(facts.checkpoint_bytes * growth))
 

@@ -395,7 +395,7 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
         cluster_spec=ray_cluster_spec(
             spec=spec, shape=shape, owner=seen.owner, names=EngineNames.placeholder(), defaults=settings.defaults
         ),
-        engine=engine_part(spec=spec, shape=shape, owner=seen.owner),
+        engine=engine_part(spec=spec, shape=shape, owner=seen.owner, checkpoint_bytes=planned.survey.checkpoint_bytes),
         plan=describe(planned),
     )
 

@@ -22,8 +22,14 @@ class Attempt:
     ray_session: str
 
 
-def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner) -> dict[str, Any]:
-    """Render what vLLM is told; kept in the revision, equal for all engines of it."""
+def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, checkpoint_bytes: int = 0) -> dict[str, Any]:
+    """Render what vLLM is told; kept in the revision, equal for all engines of it.
+
+    Parameters
+    ----------
+    checkpoint_bytes
+        Size of the checkpoint that was planned for; 0 when nothing is known of the model.
+    """
     location = locate(spec.model)
     served = spec.model.name or owner.name
     return {
@@ -32,6 +38,7 @@ def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner) -> dict
         "tensor": shape.tensor,
         "pipeline": shape.pipeline,
         "strategy": shape.strategy.value,
+        "checkpointBytes": checkpoint_bytes,
         "groups": [{"name": group.name, "pods": group.pods, "gpus": group.gpus} for group in shape.groups],
         "arguments": arguments(spec, shape),
         "environment": {variable.name: variable.value or "" for variable in spec.env if not variable.value_from},
@@ -84,6 +91,7 @@ def engine_plan(
         tensor=part["tensor"],
         pipeline=part["pipeline"],
         strategy=part["strategy"],
+        checkpoint_bytes=part.get("checkpointBytes", 0),
         groups=tuple(contract.PodGroup(**group) for group in part["groups"]),
         placement_group=names.placement_group,
         supervisor=names.supervisor,

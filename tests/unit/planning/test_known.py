@@ -14,7 +14,7 @@ from vllm_operator.planning.estimate import estimate
 from vllm_operator.planning.facts import read_config
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.known import HubAnswer, HubFacts, HubTrouble, ModelUnknownError, Trouble, known
-from vllm_operator.planning.plan import describe, known_model, plan
+from vllm_operator.planning.plan import describe, plan, survey
 
 NODES = [GpuNode(name="a", gpus=8, product="NVIDIA-L40S", memory=48 * GIB)]
 TOLD = HubFacts(facts=read_config(models.LLAMA_8B, checkpoint_bytes=16_060_522_496), commit="0123abc")
@@ -95,7 +95,7 @@ def test_a_plan_without_facts_warns_beside_its_other_warnings() -> None:
             spec(parallelism={"tensor": 4, "pipeline": 1}, placement={"gpusPerPod": 1}),
             NODES,
             BUILT_IN,
-            trouble(Trouble.DENIED),
+            told=trouble(Trouble.DENIED),
         )
     )
     assert told["facts"] == ""
@@ -108,6 +108,6 @@ def test_a_plan_without_facts_warns_beside_its_other_warnings() -> None:
 @pytest.mark.parametrize(("quantization", "share"), [(None, 1.0), ("fp8", 0.56)])
 def test_the_hub_s_facts_are_taken_as_vllm_loads_them(quantization: str | None, share: float) -> None:
     config = {"maxModelLen": 8192} | ({"quantization": quantization} if quantization else {})
-    found = known_model(spec(vllmConfig=config), TOLD).facts
+    found = survey(spec(vllmConfig=config), NODES, BUILT_IN, told=TOLD).facts
     assert found
     assert found.checkpoint_bytes == pytest.approx(TOLD.facts.checkpoint_bytes * share, rel=0.03)

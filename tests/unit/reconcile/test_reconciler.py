@@ -665,3 +665,15 @@ async def test_an_unreadable_report_is_no_report(text: str) -> None:
     world.api.body("ConfigMap", f"{CLUSTER}-report")["data"] = {"report.json": text}
     await world.round()
     assert world.engines["engine-0"]["state"] in ("Placing", "Pending")
+
+
+async def test_the_engine_compares_what_it_finds_with_what_was_planned() -> None:
+    world = World(spec={**samples.TYPICAL, "model": {"uri": "file:///m", "facts": {"parameters": "7B"}}})
+    for body in world.nodes:
+        body["metadata"]["labels"] = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-80GB"}
+    await world.serve()
+    [plan] = world.ray.plans
+    assert plan.checkpoint_bytes == pytest.approx(14e9, rel=0.01)
+    world.report(contract.Phase.SERVING, warnings=("the checkpoint in /m has 26 GiB",))
+    await world.round()
+    assert world.status["plan"]["warning"].endswith("the checkpoint in /m has 26 GiB")
