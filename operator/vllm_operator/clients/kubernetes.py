@@ -7,12 +7,15 @@ controller ownerReference is ours.  A forced server-side apply would take over a
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import aiohttp
+import yaml
 from kubernetes.aio import client, config
 
 _PLURALS = {
@@ -35,6 +38,10 @@ _PLURALS = {
     "VLLMDeployment": "vllmdeployments",
 }
 _PAGE = 500
+_OWN_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
+_DEFAULT_NAMESPACE = "default"
+_UNUSABLE = (config.ConfigException, yaml.YAMLError, OSError, ValueError, LookupError, TypeError, AttributeError)
+"""What the library raises for a kubeconfig that is absent, no YAML, or of another form."""
 
 
 class ApiError(Exception):
@@ -84,14 +91,26 @@ def kind_of(body: Mapping[str, Any]) -> Kind:
 
 
 class KubernetesClient:
-    """Calls of the API server; made once, closed at the end."""
+    """Calls of the API server; made once, closed at the end.
 
-    def __init__(self, api: client.ApiClient) -> None:
+    Attributes
+    ----------
+    namespace
+        The one that is meant where none is named: the kubeconfig context's, or the pod's own.
+    """
+
+    def __init__(self, api: client.ApiClient, namespace: str = _DEFAULT_NAMESPACE) -> None:
         self._api = api
+        self.namespace = namespace
 
     @classmethod
-    async def connect(cls) -> KubernetesClient:
+    async def connect(cls, *, kubeconfig: str = "", context: str = "") -> KubernetesClient:
         """Log in by the pod's ServiceAccount or, outside a cluster, by ``KUBECONFIG``.
+
+        Parameters
+        ----------
+        kubeconfig, context
+            A file, and a context in it: with either, the pod's ServiceAccount is not looked for.
 
         Raises
         ------
@@ -99,14 +118,26 @@ class KubernetesClient:
             There is neither, or it is unusable.
         """
         settings = client.Configuration()
-        try:
-            config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-        except config.ConfigException:
+        if not (kubeconfig or context):
             try:
-                await config.load_kube_config(client_configuration=settings)  # type: ignore[no-untyped-call]
-            except config.ConfigException as error:
-                raise ApiError(0, f"neither a pod's ServiceAccount nor a usable KUBECONFIG: {error}") from error
-        return cls(client.ApiClient(settings))
+                config.load_incluster_config(client_configuration=settings)  # type: ignore[no-untyped-call]
+                return cls(client.ApiClient(settings), _own_namespace())
+            except config.ConfigException:
+                pass
+        try:
+            loader = await config.load_kube_config(  # type: ignore[no-untyped-call]
+                # The library reads the variable only once, when it is imported.
+                config_file=kubeconfig or os.environ.get("KUBECONFIG") or None,
+                context=context or None,
+                client_configuration=settings,
+            )
+            namespace = loader.current_context["context"].get("namespace")
+        except _UNUSABLE as error:
+            missing = (
+                f"kubeconfig {kubeconfig}" if kubeconfig else "neither a pod's ServiceAccount nor a usable KUBECONFIG"
+            )
+            raise ApiError(0, f"{missing}: {error}") from error
+        return cls(client.ApiClient(settings), str(namespace or _DEFAULT_NAMESPACE))
 
     async def close(self) -> None:
         """Close the connections."""
@@ -221,6 +252,13 @@ class KubernetesClient:
         if response.status >= 400:
             raise _error(response.status, data, f"{method} {path}")
         return data
+
+
+def _own_namespace() -> str:
+    try:
+        return _OWN_NAMESPACE.read_text(encoding="utf-8").strip() or _DEFAULT_NAMESPACE
+    except OSError:
+        return _DEFAULT_NAMESPACE
 
 
 def _decode(text: bytes | None) -> dict[str, Any]:

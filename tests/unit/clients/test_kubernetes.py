@@ -231,8 +231,6 @@ async def test_connect_by_kubeconfig(tmp_path: Path, monkeypatch: pytest.MonkeyP
         (tmp_path / "config").write_text(yaml.safe_dump(config))
         monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
         monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-        # The library reads the variable when it is imported.
-        monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "config"))
         api = await KubernetesClient.connect()
         try:
             await api.get(POD, "n", "p")
@@ -245,6 +243,50 @@ async def test_connect_without_any_configuration_says_what_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    monkeypatch.setattr("kubernetes.aio.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION", str(tmp_path / "absent"))
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "absent"))
     with pytest.raises(ApiError, match="KUBECONFIG"):
         await KubernetesClient.connect()
+
+
+@pytest.mark.parametrize(
+    ("context", "named", "namespace"),
+    [
+        ("", {}, "default"),
+        ("", {"namespace": "models"}, "models"),
+        ("other", {"namespace": "models"}, "prod"),
+    ],
+)
+async def test_the_namespace_is_the_contexts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, context: str, named: dict[str, str], namespace: str
+) -> None:
+    contexts = [
+        {"name": "c", "context": {"cluster": "k", **named}},
+        {"name": "other", "context": {"cluster": "k", "namespace": "prod"}},
+    ]
+    clusters = [{"name": "k", "cluster": {"server": "http://127.0.0.1:1"}}]
+    config = {"current-context": "c", "contexts": contexts, "clusters": clusters, "users": []}
+    (tmp_path / "config").write_text(yaml.safe_dump(config))
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    api = await KubernetesClient.connect(kubeconfig=str(tmp_path / "config"), context=context)
+    await api.close()
+    assert api.namespace == namespace
+
+
+@pytest.mark.parametrize(
+    ("content", "context"),
+    [
+        ("", ""),
+        ("a: [", ""),
+        ("just words", ""),
+        ("[1, 2]", ""),
+        ("current-context: c", ""),
+        ("{current-context: c, contexts: 3, clusters: 4}", ""),
+        ("{current-context: c, contexts: [{name: c}], clusters: []}", ""),
+        ("{current-context: c, contexts: [{name: c, context: {cluster: k}}], clusters: []}", "d"),
+    ],
+)
+async def test_a_kubeconfig_that_cannot_be_used_is_named(tmp_path: Path, content: str, context: str) -> None:
+    (tmp_path / "config").write_text(content)
+    with pytest.raises(ApiError, match=f"kubeconfig {tmp_path}") as error:
+        await KubernetesClient.connect(kubeconfig=str(tmp_path / "config"), context=context)
+    assert error.value.code == 0
