@@ -3,21 +3,55 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+import difflib
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from vllm_operator.api import identity
 from vllm_operator.cli.documents import InputError
-from vllm_operator.clients.kubernetes import ApiError, Kind, KubernetesClient
+from vllm_operator.cli.loose import text
+from vllm_operator.cli.scene import DEPLOYMENT, NODE, POD, Scene, read_scene, reason
+from vllm_operator.clients.kubernetes import ApiError, KubernetesClient, NotFoundError
 from vllm_operator.planning.inventory import GpuNode, read_node, used_gpus
 
-NODE, POD = Kind(api_version="v1", kind="Node"), Kind(api_version="v1", kind="Pod")
+TOLD_NAMES = 10
 T = TypeVar("T")
-DEPLOYMENT = Kind(api_version=identity.API_VERSION, kind=identity.KIND)
 
 
-def live_nodes() -> tuple[GpuNode, ...]:
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """Which cluster is meant, and which namespace; what is empty is as the kubeconfig has it."""
+
+    kubeconfig: str = ""
+    context: str = ""
+    namespace: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Belongings:
+    """A deployment and its pods.
+
+    Attributes
+    ----------
+    unread
+        Why the pods could not be read, empty when they were.
+    """
+
+    deployment: Mapping[str, Any]
+    pods: tuple[Mapping[str, Any], ...]
+    unread: str = ""
+
+
+def live_nodes(target: Target, *, but: Iterable[Mapping[str, Any]] = (), remedy: str = "") -> tuple[GpuNode, ...]:
     """Read the nodes, and what all pods hold of them.
+
+    Parameters
+    ----------
+    but
+        Pods that are not counted.
+    remedy
+        What else the user can do, for the message of a failure.
 
     Raises
     ------
@@ -25,18 +59,18 @@ def live_nodes() -> tuple[GpuNode, ...]:
         The cluster cannot be read.
     """
 
-    async def read(api: KubernetesClient) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    async def read(api: KubernetesClient, _: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         return await api.list(NODE), await api.list(POD)
 
     try:
-        nodes, pods = asyncio.run(_connected(read))
+        nodes, pods = _run(target, read)
     except ApiError as error:
-        raise InputError(f"the cluster cannot be read: {error}; give an inventory with --nodes FILE") from error
-    used = used_gpus(pods)
+        raise InputError(f"the cluster cannot be read: {error}{remedy}") from error
+    used = used_gpus(pods, but=frozenset(text(pod, "metadata", "uid") for pod in but))
     return tuple(pool for item in nodes for pool in read_node(item, used))
 
 
-def deployment(namespace: str, name: str) -> Mapping[str, Any]:
+def deployment(target: Target, name: str) -> Mapping[str, Any]:
     """Read a deployment.
 
     Raises
@@ -44,15 +78,94 @@ def deployment(namespace: str, name: str) -> Mapping[str, Any]:
     InputError
         There is none, or the cluster cannot be read.
     """
+    return _of_deployment(target, name, lambda api, namespace: api.get(DEPLOYMENT, namespace, name))
+
+
+def belongings(target: Target, name: str) -> Belongings:
+    """Read a deployment and its pods.
+
+    Raises
+    ------
+    InputError
+        There is none, or the cluster cannot be read.
+    """
+
+    async def read(api: KubernetesClient, namespace: str) -> Belongings:
+        body = await api.get(DEPLOYMENT, namespace, name)
+        try:
+            pods = await api.list(POD, namespace, {identity.LABEL_DEPLOYMENT: name})
+        except ApiError as error:
+            return Belongings(deployment=body, pods=(), unread=reason(error))
+        return Belongings(deployment=body, pods=tuple(pods))
+
+    return _of_deployment(target, name, read)
+
+
+def scene(target: Target, name: str) -> Scene:
+    """Read a deployment and all that belongs to it.
+
+    Raises
+    ------
+    InputError
+        There is none, or the cluster cannot be read.
+    """
+    return _of_deployment(target, name, lambda api, namespace: read_scene(api, namespace, name))
+
+
+def _of_deployment(target: Target, name: str, read: Callable[[KubernetesClient, str], Awaitable[T]]) -> T:
+    async def told(api: KubernetesClient, namespace: str) -> T:
+        try:
+            return await read(api, namespace)
+        except NotFoundError as error:
+            raise InputError(await _absent(api, namespace, name)) from error
+        except ApiError as error:
+            raise InputError(f"{identity.KIND} {namespace}/{name}: {error}") from error
+
     try:
-        return asyncio.run(_connected(lambda api: api.get(DEPLOYMENT, namespace, name)))
+        return _run(target, told)
     except ApiError as error:
-        raise InputError(f"{identity.KIND} {namespace}/{name}: {error}") from error
+        raise InputError(f"{identity.KIND} {name}: {error}") from error
 
 
-async def _connected(read: Callable[[KubernetesClient], Awaitable[T]]) -> T:
-    api = await KubernetesClient.connect()
+async def _absent(api: KubernetesClient, namespace: str, name: str) -> str:
+    """Say that there is no such deployment, and which there are."""
+    told = f"there is no {identity.KIND} {name} in namespace {namespace}"
     try:
-        return await read(api)
+        there = await _others(api, namespace)
+    except NotFoundError:
+        return f"the API server knows no {identity.KIND} ({identity.API_VERSION}): is the chart installed?"
+    except ApiError:
+        return told
+    elsewhere = sorted(where for where, found in there if found == name)
+    if elsewhere:
+        return f"{told}; there is one in {', '.join(elsewhere[:TOLD_NAMES])}: -n {elsewhere[0]}"
+    names = sorted(found for where, found in there if where == namespace)
+    close = difflib.get_close_matches(name, names, n=TOLD_NAMES)
+    shown = [*close, *(found for found in names if found not in close)]
+    more = f" and {len(shown) - TOLD_NAMES} more" if len(shown) > TOLD_NAMES else ""
+    return f"{told}; there {'are' if names else 'is none there'}{': ' if names else ''}" + (
+        ", ".join(shown[:TOLD_NAMES]) + more
+    )
+
+
+async def _others(api: KubernetesClient, namespace: str) -> list[tuple[str, str]]:
+    try:
+        found = await api.list(DEPLOYMENT)
+    except NotFoundError:
+        raise
+    except ApiError:
+        # Most people may look into their own namespaces only.
+        found = await api.list(DEPLOYMENT, namespace)
+    return [(text(item, "metadata", "namespace"), text(item, "metadata", "name")) for item in found]
+
+
+def _run(target: Target, read: Callable[[KubernetesClient, str], Awaitable[T]]) -> T:
+    return asyncio.run(_connected(target, read))
+
+
+async def _connected(target: Target, read: Callable[[KubernetesClient, str], Awaitable[T]]) -> T:
+    api = await KubernetesClient.connect(kubeconfig=target.kubeconfig, context=target.context)
+    try:
+        return await read(api, target.namespace or api.namespace)
     finally:
         await api.close()

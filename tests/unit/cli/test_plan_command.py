@@ -216,4 +216,4 @@ def test_no_cluster_and_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "give an inventory with --nodes FILE" in result.stderr
     result = run("ranks", "m0")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert "VLLMDeployment default/m0" in result.stderr
+    assert "VLLMDeployment m0: neither a pod's ServiceAccount nor a usable KUBECONFIG" in result.stderr
