@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,34 +20,13 @@ from tests.testbed.bed import Bed
 from tests.testbed.errors import BedError
 from tests.unit.api.cases import BAD_NAMES, CASES, GOOD_NAMES, MODEL, NAME_REFUSAL, Case
 
-from vllm_operator.api.identity import API_VERSION, CRD_NAME, KIND
+from vllm_operator.api.identity import API_VERSION, KIND
 
 pytestmark = pytest.mark.contract
 
 ROOT = Path(__file__).parents[2]
-CRD = ROOT / "crds" / f"{CRD_NAME}.yaml"
 
 Create = Callable[..., str]
-
-
-@pytest.fixture(scope="module")
-def crd(bed: Bed) -> Iterator[None]:
-    there = bool(bed.kubectl("get", "crd", CRD_NAME, "--ignore-not-found"))
-    bed.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(CRD))
-    bed.kubectl("wait", "--for=condition=Established", f"crd/{CRD_NAME}", "--timeout=30s")
-
-    def served() -> bool:
-        # Established comes a moment before every request finds the new resource.
-        try:
-            bed.kubectl("get", "vllm", "-A")
-        except BedError:
-            return False
-        return True
-
-    bed.wait_for("the new resource to be served", served, 30)
-    yield
-    if not there:  # a chart that is installed later would not take it over
-        bed.kubectl("delete", "crd", CRD_NAME, "--timeout=60s")
 
 
 @pytest.fixture
