@@ -174,8 +174,9 @@ def _scheduler(seen: Evidence) -> Cause | None:
     )
 
 
+_NO_GPUS = "free GPUs or add nodes; kubectl vllm explain {name} -n {namespace} --live"
 _SCHEDULER_HINTS = (
-    ("insufficient nvidia.com/gpu", "free GPUs or add nodes; kubectl vllm explain {name} -n {namespace} --live"),
+    *((f"insufficient {maker}/", _NO_GPUS) for maker in ("nvidia.com", "amd.com", "gpu.intel.com")),
     ("persistentvolumeclaim", "kubectl describe pvc -n {namespace}"),
     ("volume node affinity", "the volume is in another zone than the free nodes; kubectl describe pvc -n {namespace}"),
     ("insufficient memory", "lower spec.pod.resources.requests or free memory; {describe}"),

@@ -200,6 +200,8 @@ def _differences(plan: PlanStatus, found: Answer) -> list[Difference]:
     sizes = sorted((shape.gpus for shape in plan.pod_shapes for _ in range(shape.pods)), reverse=True)
     pairs = [
         ("accelerator", plan.accelerator, best.product),
+        # Plans of earlier versions name no resource.
+        ("resource", plan.resource or best.resource, best.resource),
         ("tensor", str(plan.tensor), str(best.tensor)),
         ("pipeline", str(plan.pipeline), str(best.pipeline)),
         ("GPUs of its pods", "+".join(map(str, sizes)), "+".join(map(str, sorted(best.sizes, reverse=True)))),
@@ -210,12 +212,14 @@ def _differences(plan: PlanStatus, found: Answer) -> list[Difference]:
 def _plan(told: Explanation, plan: PlanStatus, width: int) -> list[str]:
     gpus = f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'} an engine"
     sizes = f"tensor {plan.tensor} x pipeline {plan.pipeline}, {plan.strategy or '?'}: {gpus}"
+    product = plan.accelerator or "unknown: no label of the nodes tells it"
+    accelerator = f"{product} ({plan.resource})" if plan.resource else product
     backend = plan.distributed_executor_backend or "?"
     executor = plan.reason if plan.reason.startswith(f"{backend}:") else f"{backend}; {plan.reason}"
     lines = [
         *_line("revision", told.revision or "none", width),
         *_line("image", plan.image or "none", width),
-        *_line("accelerator", plan.accelerator or "unknown: no label of the nodes tells it", width),
+        *_line("accelerator", accelerator, width),
         *_line("parallel", f"{sizes}, {told.replicas} engine{'' if told.replicas == 1 else 's'}", width),
         *_line("executor", executor, width),
         *_line("memory", _memory(plan), width),

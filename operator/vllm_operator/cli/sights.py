@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -16,7 +15,7 @@ from vllm_operator.cli.loose import dig, instant, items, mapping, number, text, 
 from vllm_operator.cli.scene import Scene, is_ready
 from vllm_operator.lifecycle.pods import Trouble, read_pod
 from vllm_operator.lifecycle.recovery import format_time
-from vllm_operator.planning.inventory import GPU_RESOURCE
+from vllm_operator.planning.inventory import pod_gpus
 from vllm_operator.resources.names import engine_name
 
 MAX_EVENTS = 20
@@ -256,7 +255,7 @@ def see_pod(body: Mapping[str, Any]) -> PodSight:
         ready=is_ready(body),
         deleting=dig(body, "metadata", "deletionTimestamp") is not None,
         node=text(body, "spec", "nodeName"),
-        gpus=_gpus(body),
+        gpus=sum(pod_gpus(mapping(body, "spec")).values()),
         unscheduled=(text(scheduled, "message") or "not scheduled") if text(scheduled, "status") == "False" else "",
         said=words(": ".join(filter(None, (text(body, "status", "reason"), text(body, "status", "message"))))),
         restarts=sum(item.restarts for item in containers),
@@ -416,12 +415,6 @@ def _trouble(body: Mapping[str, Any]) -> Trouble | None:
     except (AttributeError, LookupError, TypeError, ValueError):
         # The operator trusts the form of pods; what was said of this one must do.
         return None
-
-
-def _gpus(body: Mapping[str, Any]) -> int:
-    limits = [mapping(item, "resources", "limits") for item in items(body, "spec", "containers")]
-    counts = [str(limit.get(GPU_RESOURCE, "0")) for limit in limits]
-    return sum(int(count) for count in counts if re.fullmatch(r"[0-9]{1,6}", count))
 
 
 def _report(content: str, attempt: int) -> ReportSight:

@@ -175,6 +175,8 @@ def test_one_that_is_being_deleted() -> None:
     ("message", "more"),
     [
         ("1 Insufficient nvidia.com/gpu", "kubectl vllm explain demo -n models --live"),
+        ("1 Insufficient nvidia.com/mig-1g.10gb", "kubectl vllm explain demo -n models --live"),
+        ("1 Insufficient amd.com/gpu", "kubectl vllm explain demo -n models --live"),
         ('persistentvolumeclaim "models" not found', "kubectl describe pvc -n models"),
         ("pod has unbound immediate PersistentVolumeClaims", "kubectl describe pvc -n models"),
         ("1 node(s) had volume node affinity conflict", "zone"),
