@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.api.spec import explain as explain_fault
 from vllm_operator.api.status import Condition, ConditionType, PlanCandidate, PlanStatus, Reason
-from vllm_operator.cli.documents import Document
+from vllm_operator.cli.documents import Document, InputError
 from vllm_operator.cli.loose import dig, harmless, items, mapping, models, number, text, words
 from vllm_operator.cli.plain import plain
 from vllm_operator.cli.plans import Answer, answer
@@ -20,6 +20,8 @@ from vllm_operator.cli.tables import fold, table
 from vllm_operator.planning.catalogue import Catalogue
 from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.inventory import GIB, MIB, GpuNode
+from vllm_operator.planning.known import HUB, HubAnswer, ModelUnknownError
+from vllm_operator.planning.plan import wish_of
 
 PLANNED, UNSEEN, NOT_NOW, NEVER, BLOCKED = 0, 2, 3, 4, 5
 """Exit statuses: there is a plan; none was made yet; others hold the GPUs; no GPUs would do; something else."""
@@ -168,8 +170,27 @@ def explain(deployment: Mapping[str, Any], pods: Iterable[Mapping[str, Any]], *,
     )
 
 
+def read_live(deployment: Mapping[str, Any]) -> Document:
+    """Read the spec of a deployment of a cluster.
+
+    Raises
+    ------
+    InputError
+        It does not obey the API.
+    """
+    try:
+        spec = VLLMDeploymentSpec.model_validate(mapping(deployment, "spec"))
+    except ValidationError as error:
+        raise InputError(explain_fault(error)) from error
+    return Document(name=text(deployment, "metadata", "name"), spec=spec)
+
+
 def plan_live(
-    deployment: Mapping[str, Any], plan: PlanStatus | None, nodes: Iterable[GpuNode], catalogue: Catalogue
+    document: Document,
+    plan: PlanStatus | None,
+    nodes: Iterable[GpuNode],
+    catalogue: Catalogue,
+    told: HubAnswer | None = None,
 ) -> LivePlan:
     """Plan a deployment anew, and compare with the plan that it has.
 
@@ -177,15 +198,18 @@ def plan_live(
     ----------
     nodes
         What they offer when the deployment's own pods hold nothing.
+    told
+        What the hub says of its model, ``None`` when it was not asked.
     """
-    name = text(deployment, "metadata", "name")
+    model = document.spec.model
+    if told is None and not model.facts and model.uri.startswith(HUB) and not wish_of(document.spec).is_explicit:
+        return LivePlan(verdict="", reason="its sizes follow from what the hub says of its model: ask it with --hub")
     try:
-        spec = VLLMDeploymentSpec.model_validate(mapping(deployment, "spec"))
-        found = answer(Document(name=name, spec=spec), nodes, catalogue)
-    except ValidationError as error:
-        return LivePlan(verdict="", reason=f"it cannot be planned: {explain_fault(error)}")
+        found = answer(document, nodes, catalogue, told)
     except FactsError as error:
         return LivePlan(verdict="", reason=f"it cannot be planned: spec.model.facts: {error}")
+    except ModelUnknownError as error:
+        return LivePlan(verdict="", reason=f"it cannot be planned: {error}")
     return LivePlan(
         verdict=found.verdict.value,
         reason=found.survey.choice.reason,
@@ -224,6 +248,8 @@ def _plan(told: Explanation, plan: PlanStatus, width: int) -> list[str]:
         *_line("executor", executor, width),
         *_line("memory", _memory(plan), width),
     ]
+    if plan.facts:
+        lines += _line("facts", plan.facts, width)
     if plan.memory and plan.memory.guessed:
         lines += _line("guessed", plan.memory.guessed, width)
     return lines + (_line("warning", plan.warning, width) if plan.warning else [])
@@ -232,7 +258,7 @@ def _plan(told: Explanation, plan: PlanStatus, width: int) -> list[str]:
 def _memory(plan: PlanStatus) -> str:
     memory = plan.memory
     if not memory:
-        return "nothing is known of the model (spec.model.facts): it was not checked"
+        return "nothing is known of the model: it was not checked"
     weights, margin = (value * MIB / GIB for value in (memory.weights_mi_b, memory.margin_mi_b))
     share = memory.cached_tokens / memory.max_model_len if memory.max_model_len > 0 else 0.0
     return (

@@ -17,7 +17,7 @@ import yaml
 from vllm_operator.cli import cluster
 from vllm_operator.cli.cluster import Target
 from vllm_operator.cli.documents import InputError, read_deployments, read_nodes
-from vllm_operator.cli.explain import Explanation, plan_live
+from vllm_operator.cli.explain import Explanation, plan_live, read_live
 from vllm_operator.cli.explain import explain as explained
 from vllm_operator.cli.hub import hub_answers
 from vllm_operator.cli.options import FORMATS, of_cluster, of_namespace
@@ -31,6 +31,7 @@ from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.known import ModelUnknownError
 
 BAD_INPUT = 1
+HUB_ENDPOINT = "https://huggingface.co"
 PIPE_WIDTH, MIN_WIDTH = 120, 80
 RANK_COLUMNS = ("rank", "dp", "pp", "tp", "bundle", "pod", "node", "gpuIndex", "actor", "state", "driver", "output")
 WIDE_COLUMNS = (*RANK_COLUMNS, "gpuUUID", "rayNode")
@@ -59,10 +60,10 @@ def main() -> None:
 @click.option("-f", "--filename", type=click.Path(path_type=Path), required=True, help="File with VLLMDeployments.")
 @click.option("--nodes", default="live", show_default=True, help="File with nodes, or 'live' for those of the cluster.")
 @click.option("--hub/--no-hub", default=False, show_default=True, help="Ask the hub about models; token in HF_TOKEN.")
-@click.option("--hub-endpoint", default="https://huggingface.co", show_default=True, help="Address of the hub.")
+@click.option("--hub-endpoint", default=HUB_ENDPOINT, show_default=True, help="Address of the hub.")
 @click.option("-o", "--output", type=FORMATS, default="table", show_default=True, help="Form of the answer.")
 @of_cluster
-def plan(filename: Path, nodes: str, hub: bool, hub_endpoint: str, output: str, target: Target) -> NoReturn:
+def plan(filename: Path, *, nodes: str, hub: bool, hub_endpoint: str, output: str, target: Target) -> NoReturn:
     """Say where a model would go, and why.
 
     Nothing is made.  The exit status is 0 when everything fits, 3 when something does not fit now, 4 when something
@@ -118,7 +119,9 @@ def ranks(name: str, output: str, target: Target) -> None:
 @of_namespace
 @click.option("-o", "--output", type=FORMATS, default="table", show_default=True, help="Form of the answer.")
 @click.option("--live", is_flag=True, help="Plan anew against the nodes as they are, and show the difference.")
-def explain(name: str, output: str, live: bool, target: Target) -> NoReturn:
+@click.option("--hub/--no-hub", default=False, show_default=True, help="With --live: ask the hub; token in HF_TOKEN.")
+@click.option("--hub-endpoint", default=HUB_ENDPOINT, show_default=True, help="Address of the hub.")
+def explain(name: str, *, output: str, live: bool, hub: bool, hub_endpoint: str, target: Target) -> NoReturn:
     """Say how the operator came to the plan of a VLLMDeployment, and where its pods are.
 
     The exit status is 0 when it is planned, 2 when the operator has not planned it yet, 3 when it waits for GPUs that
@@ -130,7 +133,7 @@ def explain(name: str, output: str, live: bool, target: Target) -> NoReturn:
         _refuse(str(error))
     told = explained(found.deployment, found.pods, unread=found.unread)
     if live:
-        told = _with_live(told, found, target)
+        told = _with_live(told, found, target, hub_endpoint if hub else "")
     if output in ("json", "yaml"):
         _data(told.data(), output)
     else:
@@ -160,12 +163,14 @@ def why(name: str, output: str, target: Target) -> NoReturn:
     sys.exit(told.exit_code)
 
 
-def _with_live(told: Explanation, found: cluster.Belongings, target: Target) -> Explanation:
+def _with_live(told: Explanation, found: cluster.Belongings, target: Target, hub: str) -> Explanation:
     try:
         nodes = cluster.live_nodes(target, but=found.pods)
+        document = read_live(found.deployment)
+        facts = hub_answers([document], hub)[0] if hub else None
+        return replace(told, live=plan_live(document, told.plan, nodes, BUILT_IN, facts))
     except InputError as error:
         return replace(told, unread=(*told.unread, f"live: {error}"))
-    return replace(told, live=plan_live(found.deployment, told.plan, nodes, BUILT_IN))
 
 
 def _width() -> int:

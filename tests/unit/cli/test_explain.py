@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,13 @@ from tests.unit.cli.nights import Night, scene_of
 from tests.unit.reconcile.world import World
 from tests.unit.resources import samples
 
-from vllm_operator.cli.explain import Explanation, explain, plan_live
+from vllm_operator.cli.documents import Document, InputError
+from vllm_operator.cli.explain import Explanation, LivePlan, explain, plan_live, read_live
 from vllm_operator.planning.catalogue import BUILT_IN
+from vllm_operator.planning.facts import ModelFacts
 from vllm_operator.planning.inventory import GIB, GpuNode
+from vllm_operator.planning.known import HubFacts, HubTrouble, Trouble
+from vllm_operator.planning.plan import stated_facts
 
 GOLDEN = Path(__file__).parent / "golden"
 CHOSEN: dict[str, Any] = {"model": {"uri": "file:///m", "facts": {"parameters": "20B"}}}
@@ -116,24 +121,56 @@ def test_a_plan_made_now(there: list[GpuNode], verdict: str, differences: dict[s
     plan = explain(scene.deployment, scene.pods).plan
     assert plan is not None
     assert plan.accelerator == L40S
-    live = plan_live(scene.deployment, plan, there, BUILT_IN)
+    live = plan_live(read_live(scene.deployment), plan, there, BUILT_IN)
     assert live.verdict == verdict
     found = {item.what: (item.planned, item.now) for item in live.differences}
     assert found.items() >= differences.items()
     assert bool(found) == bool(differences)
 
 
+def document(**spec: Any) -> Document:
+    return read_live({"metadata": {"name": "demo"}, "spec": {"model": {"uri": "hf://org/model"}} | spec})
+
+
+def from_spec(**facts: Any) -> ModelFacts:
+    found = stated_facts(document(model={"uri": "hf://org/model", "facts": facts}).spec)
+    assert found is not None
+    return found
+
+
+def test_a_spec_that_does_not_obey_the_api_is_named() -> None:
+    with pytest.raises(InputError, match=r"spec\.model: Field required"):
+        read_live({"spec": {}})
+
+
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("planned", "words"),
     [
-        ({}, "spec.model: Field required"),
-        ({"model": {"uri": "file:///m", "facts": {"config": {"a": 1}}}}, "spec.model.facts: config.json has no"),
+        (
+            lambda: plan_live(document(model={"uri": "hf://a/b", "facts": {"config": {"a": 1}}}), None, (), BUILT_IN),
+            "spec.model.facts: config.json has no",
+        ),
+        (lambda: plan_live(document(), None, nodes(a100=4), BUILT_IN), "ask it with --hub"),
+        (
+            lambda: plan_live(
+                document(), None, nodes(a100=4), BUILT_IN, HubTrouble(trouble=Trouble.DENIED, message="no entry")
+            ),
+            "it cannot be planned: no entry",
+        ),
     ],
+    ids=["facts that cannot be read", "a hub that was not asked", "a hub that does not tell"],
 )
-def test_a_spec_that_cannot_be_planned_now(spec: dict[str, Any], words: str) -> None:
-    live = plan_live({"metadata": {"name": "demo"}, "spec": spec}, None, (), BUILT_IN)
+def test_what_cannot_be_planned_now(planned: Callable[[], LivePlan], words: str) -> None:
+    live = planned()
     assert live.verdict == ""
     assert words in live.reason
+
+
+def test_what_the_hub_says_is_planned_with() -> None:
+    told = HubFacts(facts=from_spec(parameters="70B"), commit="c0ffee")
+    live = plan_live(document(), None, nodes(a100=4), BUILT_IN, told)
+    assert live.verdict == "Fits"
+    assert "2 GPUs" in live.reason
 
 
 def test_data_for_programs() -> None:
@@ -169,5 +206,8 @@ def test_a_damaged_object_stops_nothing(objects: tuple[dict[str, Any], list[dict
 @given(spec=st.dictionaries(st.sampled_from(["model", "parallelism", "placement"]), JUNK))
 @settings(max_examples=50)
 def test_any_spec_is_planned_or_refused(spec: dict[str, Any]) -> None:
-    live = plan_live({"spec": spec}, None, nodes(a100=4), BUILT_IN)
-    assert live.reason
+    try:
+        read = read_live({"spec": spec})
+    except InputError:
+        return
+    assert plan_live(read, None, nodes(a100=4), BUILT_IN).reason

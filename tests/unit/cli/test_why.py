@@ -152,6 +152,36 @@ def test_the_engine_that_is_stalled_comes_before_one_that_is_on_its_way() -> Non
     assert "engine-1" in told.cause.message
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        "InvalidSpec",
+        "NameConflict",
+        "NoSuchGPUs",
+        "WaitingForGPUs",
+        "ModelNotFound",
+        "ModelNotReadable",
+        "ModelFactsUnavailable",
+        "SecretNotFound",
+        "ConfigMapNotFound",
+        "ClaimNotFound",
+        "ImageMissing",
+        "KubeRayNotInstalled",
+        "Forbidden",
+        "RefusedByAPIServer",
+    ],
+)
+def test_what_keeps_the_whole_deployment_back_is_the_cause_beside_an_engine_in_trouble(reason: str) -> None:
+    scene = scene_of(nights.unschedulable)
+    body = copy.deepcopy(dict(scene.deployment))
+    for condition in body["status"]["conditions"]:
+        condition |= {"reason": reason, "message": "in the operator's words"}
+    told = diagnose(dataclasses.replace(scene, deployment=body))
+    assert (told.cause.level, told.cause.reason) == ("deployment", reason)
+    assert told.cause.message == "in the operator's words"
+    assert told.cause.next
+
+
 def test_a_spec_that_the_operator_has_not_seen() -> None:
     scene = scene_of(nights.serving)
     body = copy.deepcopy(dict(scene.deployment))
