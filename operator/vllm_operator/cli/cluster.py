@@ -13,7 +13,8 @@ from vllm_operator.cli.documents import InputError
 from vllm_operator.cli.loose import text
 from vllm_operator.cli.scene import DEPLOYMENT, NODE, POD, Scene, read_scene, reason
 from vllm_operator.clients.kubernetes import ApiError, KubernetesClient, NotFoundError
-from vllm_operator.planning.inventory import GpuNode, read_node, used_gpus
+from vllm_operator.planning.inventory import GpuNode, hold_rooms, read_nodes, used_gpus
+from vllm_operator.planning.requests import held_amounts
 
 TOLD_NAMES = 10
 T = TypeVar("T")
@@ -66,8 +67,9 @@ def live_nodes(target: Target, *, but: Iterable[Mapping[str, Any]] = (), remedy:
         nodes, pods = _run(target, read)
     except ApiError as error:
         raise InputError(f"the cluster cannot be read: {error}{remedy}") from error
-    used = used_gpus(pods, but=frozenset(text(pod, "metadata", "uid") for pod in but))
-    return tuple(pool for item in nodes for pool in read_node(item, used))
+    left_out = frozenset(text(pod, "metadata", "uid") for pod in but)
+    counted = [pod for pod in pods if text(pod, "metadata", "uid") not in left_out]
+    return hold_rooms(read_nodes(nodes, used_gpus(counted)), held_amounts(counted))
 
 
 def deployment(target: Target, name: str) -> Mapping[str, Any]:

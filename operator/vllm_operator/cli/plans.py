@@ -15,6 +15,7 @@ from vllm_operator.planning.known import HubAnswer
 from vllm_operator.planning.plan import Survey, survey
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.needs import host_needs
 from vllm_operator.resources.pod import node_rules
 
 EXIT_CODES = {Verdict.FITS: 0, Verdict.NOT_NOW: 3, Verdict.NEVER: 4}
@@ -92,8 +93,9 @@ def answer(document: Document, nodes: Iterable[GpuNode], catalogue: Catalogue, t
     ModelUnknownError
         Sizes were left out, and the hub did not tell what they depend on.
     """
-    rules = node_rules(document.spec, RuntimeDefaults())
-    return Answer(name=document.name, survey=survey(document.spec, nodes, catalogue, rules=rules, told=told))
+    spec, defaults = document.spec, RuntimeDefaults()
+    rules, needs = node_rules(spec, defaults), host_needs(spec, defaults)
+    return Answer(name=document.name, survey=survey(spec, nodes, catalogue, rules=rules, told=told, needs=needs))
 
 
 def _row(item: Candidate) -> list[object]:

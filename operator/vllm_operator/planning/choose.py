@@ -16,6 +16,7 @@ from vllm_operator.planning.catalogue import Catalogue, is_product
 from vllm_operator.planning.devices import GPU_RESOURCE, Sharing, Usage, usage_of, vendor_rank
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.facts import ModelFacts
+from vllm_operator.planning.hosts import HostNeeds, Hosts
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.proof import Proof, Seating, Verdict
 from vllm_operator.planning.sizing import Load, RankNeed, Sizing
@@ -59,6 +60,8 @@ class Wish:
         Alternatives in order; none means any.
     utilization
         Share of a GPU's memory that vLLM may use, as vLLM counts it.
+    needs
+        What the pods ask for beside GPUs; ``None`` when it is not looked at.
     """
 
     tensor: int | None = None
@@ -69,6 +72,7 @@ class Wish:
     accelerators: tuple[AcceleratorWish, ...] = ()
     utilization: float | None = None
     pod_rules: PodRules = field(default_factory=PodRules)
+    needs: HostNeeds | None = None
 
     @property
     def is_explicit(self) -> bool:
@@ -207,8 +211,10 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
     facts
         ``None`` when nothing is known of the model: then sizes that were left out are 1.
     """
+    there = tuple(nodes)
+    hosts = Hosts(there, wish.needs) if wish.needs else None
     by_product: dict[tuple[str, str], list[GpuNode]] = {}
-    for node in nodes:
+    for node in there:
         if node.gpus > 0:
             by_product.setdefault((node.product, node.resource), []).append(node)
     memories = {
@@ -218,15 +224,21 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
     preferences = _preferences(wish, memories, catalogue)
     fleets = [
         _fleet(
-            wish, load, by_product[key], memory=memory, price=catalogue.price(key[0], memory), place=preferences[key]
+            wish,
+            load,
+            by_product[key],
+            memory=memory,
+            price=catalogue.price(key[0], memory),
+            place=preferences[key],
+            hosts=hosts,
         )
         for key, memory in memories.items()
         if key in preferences
     ]
     found = [candidate for fleet in fleets for candidate in _of_fleet(wish, facts, load, fleet)]
     if memories and not found:
-        there = sorted({product for product, _ in memories})
-        found = [_none(wish, load, [fleet.product for fleet in fleets], there)]
+        products = sorted({product for product, _ in memories})
+        found = [_none(wish, load, [fleet.product for fleet in fleets], products)]
     return Choice(candidates=tuple(sorted(found, key=lambda item: item.rank)))
 
 
@@ -254,7 +266,16 @@ def _is_wanted(wanted: AcceleratorWish, product: str, memory: int, catalogue: Ca
     return named and classed and memory >= wanted.memory
 
 
-def _fleet(wish: Wish, load: Load, members: Sequence[GpuNode], *, memory: int, price: float, place: int) -> _Fleet:
+def _fleet(
+    wish: Wish,
+    load: Load,
+    members: Sequence[GpuNode],
+    *,
+    memory: int,
+    price: float,
+    place: int,
+    hosts: Hosts | None,
+) -> _Fleet:
     first = members[0]
     # Of nodes that no selector tells apart, any may be the worst of them.
     sharing = max({node.sharing for node in members}, key=list(Sharing).index)
@@ -270,7 +291,7 @@ def _fleet(wish: Wish, load: Load, members: Sequence[GpuNode], *, memory: int, p
         memory=memory,
         price=price,
         preference=place,
-        seating=seating_of(members, wish.pod_rules, wish.topology_key),
+        seating=seating_of(members, wish.pod_rules, wish.topology_key, hosts),
     )
 
 

@@ -13,8 +13,10 @@ from dataclasses import dataclass, replace
 from vllm_operator.api.spec import Strategy
 from vllm_operator.planning.devices import GPU_RESOURCE
 from vllm_operator.planning.eligibility import PodRules
-from vllm_operator.planning.inventory import GpuNode
-from vllm_operator.planning.proof import Proof
+from vllm_operator.planning.hosts import HostNeeds, Hosts
+from vllm_operator.planning.inventory import GpuNode, hold_rooms
+from vllm_operator.planning.proof import Proof, Verdict
+from vllm_operator.planning.quantity import add
 from vllm_operator.planning.topology import seating_of
 
 
@@ -34,6 +36,8 @@ class Demand:
         Label of nodes within one value of which they stay; empty where they may go anywhere.
     resource
         Name under which they ask for GPUs.
+    needs
+        What they, and the Ray head if it has no node either, ask for beside GPUs; ``None`` when it is not looked at.
     """
 
     holder: str
@@ -42,31 +46,40 @@ class Demand:
     strategy: Strategy
     topology_key: str = ""
     resource: str = GPU_RESOURCE
+    needs: HostNeeds | None = None
 
 
 def prove_demand(nodes: Sequence[GpuNode], demand: Demand) -> Proof:
     """Say whether the pods can be seated."""
     offering = [node for node in nodes if node.resource == demand.resource]
-    return seating_of(offering, demand.rules, demand.topology_key).prove(demand.sizes, demand.strategy)
+    hosts = Hosts(nodes, demand.needs) if demand.needs else None
+    return seating_of(offering, demand.rules, demand.topology_key, hosts).prove(demand.sizes, demand.strategy)
 
 
-def hold(nodes: Sequence[GpuNode], demand: Demand, seats: Sequence[str]) -> tuple[GpuNode, ...]:
-    """Give the nodes as they are once the pods have taken these seats."""
-    taken: Counter[str] = Counter()
-    for size, seat in zip(demand.sizes, seats, strict=True):
-        taken[seat] += size
-    return tuple(
-        replace(node, used=node.used + taken[node.name], holders=(*node.holders, demand.holder))
-        if node.name in taken and node.resource == demand.resource
+def hold(nodes: Sequence[GpuNode], demand: Demand, proof: Proof) -> tuple[GpuNode, ...]:
+    """Give the nodes as they are once the pods have taken their seats."""
+    gpus: Counter[str] = Counter()
+    beside: dict[str, dict[str, int]] = {}
+    needs = demand.needs or HostNeeds()
+    for size, seat in zip(demand.sizes, proof.seats, strict=True):
+        gpus[seat] += size
+        beside[seat] = add(beside.get(seat, {}), needs.pod)
+    if proof.head:
+        beside[proof.head] = add(beside.get(proof.head, {}), needs.head)
+    held = [
+        replace(node, used=node.used + gpus[node.name], holders=(*node.holders, demand.holder))
+        if node.name in gpus and node.resource == demand.resource
         else node
         for node in nodes
-    )
+    ]
+    return hold_rooms(held, beside)
 
 
 def hold_all(nodes: Sequence[GpuNode], demands: Iterable[Demand]) -> tuple[GpuNode, ...]:
     """Give the nodes as they are once all these have taken their seats; one that fits nowhere takes nothing."""
     left = tuple(nodes)
     for demand in demands:
-        if seats := prove_demand(left, demand).seats:
-            left = hold(left, demand, seats)
+        proof = prove_demand(left, demand)
+        if proof.verdict is Verdict.FITS:
+            left = hold(left, demand, proof)
     return left

@@ -25,6 +25,8 @@ from vllm_operator.planning.devices import (
     sharing_of,
     whole_number,
 )
+from vllm_operator.planning.quantity import Amounts
+from vllm_operator.planning.requests import Room, read_room
 
 GIB = 1024**3
 MIB = 1024**2
@@ -66,6 +68,8 @@ class GpuNode:
         False when the node is cordoned.
     holders
         Who holds the used ones, most first; for people.
+    room
+        What it has beside GPUs; ``None`` when nothing is known of it, and nothing limits then.
     """
 
     name: str
@@ -78,6 +82,7 @@ class GpuNode:
     schedulable: bool = True
     holders: tuple[str, ...] = ()
     resource: str = GPU_RESOURCE
+    room: Room | None = None
 
     @property
     def free(self) -> int:
@@ -106,6 +111,13 @@ class GpuNode:
         return self.labels.get(ZONE_LABEL, "")
 
 
+def read_nodes(
+    bodies: Iterable[Mapping[str, Any]], used: Mapping[str, Mapping[str, int]] | None = None
+) -> tuple[GpuNode, ...]:
+    """Read Node objects: each as :func:`read_node` does, and those without GPUs once: a Ray head may go there."""
+    return tuple(node for body in bodies for node in read_node(body, used) or (_bare(body),))
+
+
 def read_node(body: Mapping[str, Any], used: Mapping[str, Mapping[str, int]] | None = None) -> tuple[GpuNode, ...]:
     """Read a Node object of the API server: once for each GPU resource that it offers, not at all without one.
 
@@ -114,10 +126,16 @@ def read_node(body: Mapping[str, Any], used: Mapping[str, Mapping[str, int]] | N
     used
         GPUs that pods hold, by node and resource; see :func:`used_gpus`.
     """
-    name = body["metadata"]["name"]
+    node, held = _bare(body), (used or {}).get(body["metadata"]["name"], {})
+    offered = _gpus_of((body.get("status") or {}).get("allocatable") or {})
+    return tuple(_pool(node, resource, gpus, held.get(resource, 0)) for resource, gpus in sorted(offered.items()))
+
+
+def _bare(body: Mapping[str, Any]) -> GpuNode:
+    """Give a node without its GPUs."""
     spec = body.get("spec") or {}
-    node = GpuNode(
-        name=name,
+    return GpuNode(
+        name=body["metadata"]["name"],
         gpus=0,
         labels=body["metadata"].get("labels") or {},
         taints=tuple(
@@ -125,10 +143,8 @@ def read_node(body: Mapping[str, Any], used: Mapping[str, Mapping[str, int]] | N
             for item in spec.get("taints") or ()
         ),
         schedulable=not spec.get("unschedulable", False),
+        room=read_room(body),
     )
-    offered = _gpus_of((body.get("status") or {}).get("allocatable") or {})
-    held = (used or {}).get(name, {})
-    return tuple(_pool(node, resource, gpus, held.get(resource, 0)) for resource, gpus in sorted(offered.items()))
 
 
 def _pool(node: GpuNode, resource: str, gpus: int, used: int) -> GpuNode:
@@ -158,6 +174,14 @@ def used_gpus(pods: Iterable[Mapping[str, Any]], *, but: frozenset[str] = frozen
         if node and pod.get("status", {}).get("phase") not in _ENDED and pod["metadata"].get("uid") not in but:
             held.setdefault(node, Counter()).update(pod_gpus(pod["spec"]))
     return {node: dict(counted) for node, counted in held.items() if counted}
+
+
+def hold_rooms(nodes: Iterable[GpuNode], held: Mapping[str, Amounts]) -> tuple[GpuNode, ...]:
+    """Give the nodes with what pods hold of them beside GPUs, by node, on top of what is held already."""
+    return tuple(
+        replace(node, room=node.room.taken(held[node.name])) if node.room and node.name in held else node
+        for node in nodes
+    )
 
 
 def pod_gpus(spec: Mapping[str, Any]) -> dict[str, int]:

@@ -1,8 +1,9 @@
 """Nodes out of a file: as kubectl prints them, or in a short form that people write by hand.
 
 The short form has a list ``nodes`` of ``{name, product, memoryGiB, gpus, used, resource, labels, taints,
-unschedulable}``; a name like ``h100-[0-11]`` stands for as many nodes, and a node with GPUs under several resource
-names has an entry for each.  ``memoryGiB`` is what a pod gets with one GPU.
+unschedulable, hostCpu, hostMemoryGiB}``; a name like ``h100-[0-11]`` stands for as many nodes, and a node with GPUs
+under several resource names has an entry for each.  ``memoryGiB`` is what a pod gets with one GPU; ``hostCpu`` and
+``hostMemoryGiB`` are what a node has for pods beside, and limit nothing where they are left out.
 """
 
 from __future__ import annotations
@@ -15,10 +16,24 @@ from typing import Any
 import yaml
 
 from vllm_operator.planning.devices import GPU_RESOURCE, is_gpu
-from vllm_operator.planning.inventory import GIB, GpuNode, Taint, read_node, used_gpus
+from vllm_operator.planning.inventory import GIB, GpuNode, Taint, hold_rooms, read_nodes, used_gpus
+from vllm_operator.planning.quantity import CPU, MEMORY
+from vllm_operator.planning.requests import Room, held_amounts
 
 MAX_NODES = 10_000
-_FIELDS = {"name", "product", "memoryGiB", "gpus", "used", "resource", "labels", "taints", "unschedulable"}
+_HOST_FIELDS = {"hostCpu": (CPU, 1000), "hostMemoryGiB": (MEMORY, GIB)}
+_FIELDS = {
+    "name",
+    "product",
+    "memoryGiB",
+    "gpus",
+    "used",
+    "resource",
+    "labels",
+    "taints",
+    "unschedulable",
+    *_HOST_FIELDS,
+}
 
 
 class InventoryError(ValueError):
@@ -72,8 +87,9 @@ def _from_objects(items: list[Any]) -> tuple[GpuNode, ...]:
     for index, item in enumerate(items):
         if not isinstance(item, Mapping) or not isinstance(item.get("metadata"), Mapping):
             raise InventoryError(f"items[{index}] is no Kubernetes object")
-    used = used_gpus(item for item in items if item.get("kind") == "Pod")
-    return tuple(pool for item in items if item.get("kind") == "Node" for pool in read_node(item, used))
+    pods = [item for item in items if item.get("kind") == "Pod"]
+    nodes = read_nodes((item for item in items if item.get("kind") == "Node"), used_gpus(pods))
+    return hold_rooms(nodes, held_amounts(pods))
 
 
 def _from_short(entry: object, where: str) -> Iterator[GpuNode]:
@@ -103,7 +119,15 @@ def _from_short(entry: object, where: str) -> Iterator[GpuNode]:
             taints=tuple(_taint(item, where) for item in taints),
             schedulable=not entry.get("unschedulable", False),
             resource=str(resource),
+            room=_room(entry, where),
         )
+
+
+def _room(entry: Mapping[str, Any], where: str) -> Room | None:
+    there = {
+        name: round(_number(entry, key, where) * unit) for key, (name, unit) in _HOST_FIELDS.items() if key in entry
+    }
+    return Room(allocatable=there, complete=False) if there else None
 
 
 def _names(name: object, where: str) -> Iterator[str]:

@@ -13,6 +13,7 @@ from vllm_operator.planning.choose import AcceleratorWish, Candidate, Choice, Wi
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.estimate import estimate, read_count
 from vllm_operator.planning.facts import FactsError, ModelFacts, read_config
+from vllm_operator.planning.hosts import HostNeeds
 from vllm_operator.planning.inventory import GIB, MIB, GpuNode
 from vllm_operator.planning.known import HubAnswer, Known, known
 from vllm_operator.planning.parameters import model_bytes
@@ -81,6 +82,7 @@ def survey(
     *,
     rules: PodRules | None = None,
     told: HubAnswer | None = None,
+    needs: HostNeeds | None = None,
 ) -> Survey:
     """Look at all ways to place an engine.
 
@@ -90,6 +92,8 @@ def survey(
         What its pods will say of their nodes, templates and all; without them what the fields of ``pod`` say.
     told
         What the hub says of the model, ``None`` when it was not asked.
+    needs
+        What its pods ask for beside GPUs; ``None`` when only GPUs are looked at.
 
     Raises
     ------
@@ -101,7 +105,7 @@ def survey(
     stored = known_model(spec, told)
     model = replace(stored, facts=_loaded(stored.facts, spec.vllm_config)) if stored.facts else stored
     load = load_of(spec, model.facts)
-    choice = choose(wish_of(spec, rules), model.facts, load, nodes, catalogue)
+    choice = choose(replace(wish_of(spec, rules), needs=needs), model.facts, load, nodes, catalogue)
     return Survey(known=model, load=load, choice=choice, checkpoint_bytes=_stored_bytes(stored.facts))
 
 
@@ -112,6 +116,7 @@ def plan(
     *,
     rules: PodRules | None = None,
     told: HubAnswer | None = None,
+    needs: HostNeeds | None = None,
 ) -> Plan:
     """Choose or check the GPUs, the parallel sizes and the pods of an engine; parameters as for :func:`survey`.
 
@@ -127,7 +132,7 @@ def plan(
         It cannot be placed now.
     """
     there = tuple(nodes)
-    seen = survey(spec, there, catalogue, rules=rules, told=told)
+    seen = survey(spec, there, catalogue, rules=rules, told=told, needs=needs)
     chosen = seen.choice.best
     if chosen is None:
         raise NoSuchGPUsError(seen.choice.reason)

@@ -11,10 +11,12 @@ import enum
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from heapq import heapify, heappop, heappush, nsmallest
+from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from vllm_operator.api.spec import Strategy
 from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle
+from vllm_operator.planning.hosts import HostNeeds, Hosts, Slots
 from vllm_operator.planning.inventory import GpuNode
 
 NAMED = 4
@@ -37,11 +39,14 @@ class Proof:
     ----------
     seats
         The node of each pod, in the order of the sizes that were asked for; empty unless it fits.
+    head
+        The node of the Ray head; empty when no place was looked for.
     """
 
     verdict: Verdict
     reason: str
     seats: tuple[str, ...] = ()
+    head: str = ""
 
 
 class Seating:
@@ -53,12 +58,15 @@ class Seating:
         The nodes.
     rules
         What the CR says of its nodes.
+    hosts
+        All nodes, and what the pods need of them beside GPUs; without it only GPUs count.
     """
 
-    def __init__(self, nodes: Sequence[GpuNode], rules: PodRules) -> None:
+    def __init__(self, nodes: Sequence[GpuNode], rules: PodRules, hosts: Hosts | None = None) -> None:
         with_gpus = [node for node in nodes if node.gpus > 0]
         self._obstacles = {node.name: obstacle(node, rules) for node in with_gpus}
         self._nodes = with_gpus
+        self._hosts = hosts
         self._reachable = [node for node in with_gpus if _passing(self._obstacles[node.name])]
         self._free = _by_room({n.name: n.free for n in with_gpus if self._obstacles[n.name] is None})
         self._whole = _by_room({node.name: node.gpus for node in self._reachable})
@@ -74,45 +82,88 @@ class Seating:
         Parameters
         ----------
         sizes
-            GPUs of each pod.  All but the smallest ones are of one size; for these taking the emptiest node first is
-            exact.
+            GPUs of each pod.  All but one smaller one are of one size; for these taking the emptiest node first is
+            exact, see :func:`seat`.
         strategy
             STRICT_SPREAD seats every pod on a node of its own; the other strategies have become sizes already.
         """
         apart = strategy is Strategy.STRICT_SPREAD
-        if seats := seat(sizes, self._free, apart=apart):
+        seats, head = self._seats(sizes, apart=apart, empty=False)
+        if seats:
             reason = f"{_pods(sizes)} on {_count(len(set(seats)), 'node')}"
-            return Proof(verdict=Verdict.FITS, reason=reason, seats=seats)
+            return Proof(verdict=Verdict.FITS, reason=reason, seats=seats, head=head)
         wish = f"{strategy} of {_count(sum(sizes), 'GPU')}"
-        if seat(sizes, self._whole, apart=apart):
-            lack = _lack(sizes, self._free, apart=apart)
+        if self._seats(sizes, apart=apart, empty=True)[0]:
+            lack = self._lack(sizes, apart=apart, empty=False)
             held = _held(self._reachable, self._obstacles)
             return Proof(verdict=Verdict.NOT_NOW, reason=f"{wish} does not fit now: {lack}{held}")
-        lack = _lack(sizes, self._whole, apart=apart)
+        lack = self._lack(sizes, apart=apart, empty=True)
         excluded = _excluded(self._nodes, self._obstacles)
         return Proof(verdict=Verdict.NEVER, reason=f"{wish} cannot fit: {lack}{excluded}")
 
+    def _seats(self, sizes: Sequence[int], *, apart: bool, empty: bool) -> tuple[tuple[str, ...], str]:
+        """Seat the pods, and the head, on the nodes as they are, or as if nobody held anything."""
+        free = self._whole if empty else self._free
+        if self._hosts is None:
+            return seat(sizes, free, apart=apart), ""
 
-def prove(sizes: Sequence[int], strategy: Strategy, nodes: Sequence[GpuNode], rules: PodRules) -> Proof:
+        def seated(slots: Slots) -> tuple[str, ...]:
+            return seat(sizes, free, apart=apart, slots=slots)
+
+        seats = seated(self._hosts.slots(empty=empty))
+        return self._hosts.with_head(seats, seated, empty=empty) if seats else ((), "")
+
+    def _lack(self, sizes: Sequence[int], *, apart: bool, empty: bool) -> str:
+        free = self._whole if empty else self._free
+
+        def fits(slots: Slots | None) -> bool:
+            return bool(seat(sizes, free, apart=apart, slots=slots))
+
+        if self._hosts is None or not fits(None):
+            return _lack(sizes, free, apart=apart)
+        if not fits(self._hosts.slots(empty=empty)):
+            return self._hosts.lack(free, max(sizes), fits, empty=empty)
+        return self._hosts.head_lack(empty=empty)
+
+
+def prove(
+    sizes: Sequence[int],
+    strategy: Strategy,
+    nodes: Sequence[GpuNode],
+    rules: PodRules,
+    needs: HostNeeds | None = None,
+) -> Proof:
     """Say whether pods of these sizes can be seated on nodes of one product; see :meth:`Seating.prove`."""
-    return Seating(nodes, rules).prove(sizes, strategy)
+    return Seating(nodes, rules, Hosts(nodes, needs) if needs else None).prove(sizes, strategy)
 
 
-def seat(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool) -> tuple[str, ...]:
+def seat(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool, slots: Slots | None = None) -> tuple[str, ...]:
     """Seat pods on nodes, the largest first, each on the node that has most left; empty when they do not fit.
 
     Ties go to the first name, so that equal questions have equal answers.
+
+    Parameters
+    ----------
+    slots
+        So many pods go on a node, whatever GPUs it has.  For whole pods of one size the order does not matter: a node
+        takes a number of them.  Nor does it for one smaller pod after them: wherever they could sit otherwise to leave
+        it a place, a node keeps room for a whole one, and so for the smaller.
     """
+    order = sorted(free.items(), key=lambda item: (-item[1], item[0]))
     # A pod goes to one of the emptiest nodes: of so many pods none reaches further.
-    heap = [(-gpus, name) for name, gpus in nsmallest(len(sizes), free.items(), key=lambda item: (-item[1], item[0]))]
+    taking = (item for item in order if slots is None or slots(item[0]) > 0)
+    heap = [(-gpus, name) for name, gpus in islice(taking, len(sizes))]
     heapify(heap)
     seats: dict[int, str] = {}
+    taken: Counter[str] = Counter()
     for index in sorted(range(len(sizes)), key=lambda index: (-sizes[index], index)):
         if not heap or -heap[0][0] < sizes[index]:
             return ()
-        left, seats[index] = heappop(heap)
-        if not apart:
-            heappush(heap, (left + sizes[index], seats[index]))
+        left, node = heappop(heap)
+        seats[index] = node
+        taken[node] += 1
+        if not apart and (slots is None or taken[node] < slots(node)):
+            heappush(heap, (left + sizes[index], node))
     return tuple(seats[index] for index in range(len(sizes)))
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from vllm_operator.api.spec import Strategy
 from vllm_operator.planning.eligibility import PodRules
+from vllm_operator.planning.hosts import Hosts
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.proof import Proof, Seating, Verdict
 
@@ -26,7 +27,7 @@ class DomainSeating:
         Label whose value is the domain; nodes without it are in none.
     """
 
-    def __init__(self, nodes: Sequence[GpuNode], rules: PodRules, key: str) -> None:
+    def __init__(self, nodes: Sequence[GpuNode], rules: PodRules, key: str, hosts: Hosts | None = None) -> None:
         members: dict[str, list[GpuNode]] = {}
         for node in nodes:
             if node.gpus > 0 and node.labels.get(key):
@@ -34,7 +35,7 @@ class DomainSeating:
         self._key = key
         # The domain with least room that holds an engine leaves the others to larger ones.
         self._domains = {
-            domain: Seating(found, rules)
+            domain: Seating(found, rules, hosts)
             for domain, found in sorted(members.items(), key=lambda item: (sum(n.free for n in item[1]), item[0]))
         }
 
@@ -56,6 +57,8 @@ class DomainSeating:
         return replace(proof, reason=f"inside one {self._key}: {domain}: {proof.reason}{others}")
 
 
-def seating_of(nodes: Sequence[GpuNode], rules: PodRules, topology_key: str = "") -> Seating | DomainSeating:
-    """Give what answers whether pods can be seated on nodes of one product."""
-    return DomainSeating(nodes, rules, topology_key) if topology_key else Seating(nodes, rules)
+def seating_of(
+    nodes: Sequence[GpuNode], rules: PodRules, topology_key: str = "", hosts: Hosts | None = None
+) -> Seating | DomainSeating:
+    """Give what answers whether pods can be seated on nodes of one product; ``hosts`` as for :class:`Seating`."""
+    return DomainSeating(nodes, rules, topology_key, hosts) if topology_key else Seating(nodes, rules, hosts)

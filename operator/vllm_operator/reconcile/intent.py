@@ -28,6 +28,7 @@ from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
 from vllm_operator.resources.names import EngineNames, engine_name
+from vllm_operator.resources.needs import host_needs, needs_of
 from vllm_operator.resources.pod import node_rules
 from vllm_operator.resources.ray_cluster import gpu_pods, ray_cluster_spec
 from vllm_operator.resources.revision import (
@@ -239,7 +240,7 @@ def _placed(
         reason = Reason.NO_SUCH_GPUS if never else Reason.WAITING_FOR_GPUS
         return _Seat(name=name, waiting=Wait(reason=reason, message=proof.reason, lasting=never)), room
     domain = next(node.labels.get(demand.topology_key, "") for node in room if node.name == proof.seats[0])
-    return _Seat(name=name, missing=replace(names, domain=domain)), hold(room, demand, proof.seats)
+    return _Seat(name=name, missing=replace(names, domain=domain)), hold(room, demand, proof)
 
 
 def _pause(seen: Observation, name: str, recovery: Recovery, now: datetime.datetime) -> Wait | None:
@@ -269,6 +270,7 @@ def _demand(seen: Observation, revision: Revision, holder: str) -> Demand:
         strategy=Strategy(revision.engine.get("strategy", "PACK")),
         topology_key=pods.topology_key,
         resource=pods.resource,
+        needs=needs_of(revision.cluster_spec, seen.spec),
     )
 
 
@@ -385,7 +387,8 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
     """
     nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
     rules = replace(node_rules(spec, settings.defaults), volume=seen.volume)
-    planned = plan(spec, nodes, settings.catalogue, rules=rules, told=seen.told)
+    needs = host_needs(spec, settings.defaults)
+    planned = plan(spec, nodes, settings.catalogue, rules=rules, told=seen.told, needs=needs)
     shape = planned.shape
     engine8, pods8 = hashes(spec)
     return Revision(

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllm_operator.api import identity
 from vllm_operator.api.spec import Strategy
 from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
 from vllm_operator.planning.demand import Demand, hold_all
-from vllm_operator.planning.inventory import GpuNode, read_node, used_gpus
+from vllm_operator.planning.inventory import GpuNode, hold_rooms, read_nodes, used_gpus
+from vllm_operator.planning.quantity import Amounts, add
+from vllm_operator.planning.requests import held_amounts, node_held
 from vllm_operator.resources.names import Owner
+from vllm_operator.resources.needs import needs_of
 from vllm_operator.resources.ray_cluster import gpu_pods
 
 NODE = Kind(api_version="v1", kind="Node")
@@ -38,12 +41,18 @@ class Inventory:
         The nodes, as if nobody held anything.
     pods
         Pods that hold GPUs.
+    held
+        What pods of nobody's engine hold beside GPUs, by node.
+    engine_pods
+        The other pods: their metadata, their node, and what they hold of it beside GPUs.
     promised
         What engines will take whose pods have no node yet, by their RayCluster's namespace and labels.
     """
 
     nodes: tuple[GpuNode, ...]
     pods: tuple[Mapping[str, Any], ...] = ()
+    held: Mapping[str, Amounts] = field(default_factory=dict)
+    engine_pods: tuple[tuple[Mapping[str, Any], str, Amounts], ...] = ()
     promised: tuple[tuple[Mapping[str, Any], Demand], ...] = ()
 
     def room(self, but: Callable[[Mapping[str, Any]], bool] = lambda _: False) -> tuple[GpuNode, ...]:
@@ -64,7 +73,11 @@ class Inventory:
             )
             for node in self.nodes
         ]
-        return hold_all(nodes, (demand for metadata, demand in self.promised if not but(metadata)))
+        beside = dict(self.held)
+        for metadata, name, amounts in self.engine_pods:
+            if not but(metadata):
+                beside[name] = add(beside.get(name, {}), amounts)
+        return hold_all(hold_rooms(nodes, beside), (demand for metadata, demand in self.promised if not but(metadata)))
 
 
 def of_deployment(owner: Owner) -> Callable[[Mapping[str, Any]], bool]:
@@ -94,22 +107,47 @@ def read_inventory(
 ) -> Inventory:
     """Read the objects of the API server."""
     bound: dict[tuple[str, str], list[int]] = {}
-    holding = []
+    heads, holding = set(), []
     for pod in pods:
+        labels = _labels(pod)
+        cluster = (pod["metadata"].get("namespace", ""), labels.get("ray.io/cluster", ""))
         if gpus := sum(sum(held.values()) for held in used_gpus([pod]).values()):
             holding.append(pod)
-            cluster = (pod["metadata"].get("labels") or {}).get("ray.io/cluster", "")
-            bound.setdefault((pod["metadata"].get("namespace", ""), cluster), []).append(gpus)
+            bound.setdefault(cluster, []).append(gpus)
+        if labels.get("ray.io/node-type") == "head" and node_held(pod):
+            heads.add(cluster)
+    others, engine_pods = _beside(pods)
     return Inventory(
-        nodes=tuple(pool for body in nodes for pool in read_node(body)),
+        nodes=read_nodes(nodes),
         pods=tuple(holding),
+        held=others,
+        engine_pods=engine_pods,
         promised=tuple(
             (body["metadata"], demand)
             for body in clusters
             if "deletionTimestamp" not in body["metadata"]
-            and (demand := _unbound(body, bound.get((body["metadata"]["namespace"], body["metadata"]["name"]), [])))
+            and (demand := _unbound(body, bound.get(key := _key(body), []), head=key not in heads))
         ),
     )
+
+
+def _labels(body: Mapping[str, Any]) -> Mapping[str, str]:
+    return body["metadata"].get("labels") or {}
+
+
+def _key(body: Mapping[str, Any]) -> tuple[str, str]:
+    return body["metadata"]["namespace"], body["metadata"]["name"]
+
+
+def _beside(
+    pods: Sequence[Mapping[str, Any]],
+) -> tuple[dict[str, dict[str, int]], tuple[tuple[Mapping[str, Any], str, Amounts], ...]]:
+    """Give what pods hold beside GPUs: of those that no engine has the sum, of the others each."""
+    mine = [pod for pod in pods if {identity.LABEL_DEPLOYMENT, "ray.io/cluster"} & set(_labels(pod))]
+    others = [pod for pod in pods if not {identity.LABEL_DEPLOYMENT, "ray.io/cluster"} & set(_labels(pod))]
+    each = ((pod["metadata"], held_amounts([pod])) for pod in mine)
+    told = tuple((metadata, node, amounts) for metadata, held in each for node, amounts in held.items())
+    return held_amounts(others), told
 
 
 class InventoryReader:
@@ -163,7 +201,7 @@ class InventoryReader:
             return []
 
 
-def _unbound(body: Mapping[str, Any], bound: Sequence[int]) -> Demand | None:
+def _unbound(body: Mapping[str, Any], bound: Sequence[int], *, head: bool) -> Demand | None:
     """Give what a RayCluster's pods without a node will take; ``None`` when all have one."""
     wanted = gpu_pods(body["spec"])
     sizes = list(wanted.sizes)
@@ -174,7 +212,14 @@ def _unbound(body: Mapping[str, Any], bound: Sequence[int]) -> Demand | None:
         return None
     holder = f"{body['metadata']['namespace']}/{body['metadata']['name']}, planned"
     strategy = Strategy.STRICT_SPREAD if wanted.apart else Strategy.PACK
-    return Demand(holder=holder, sizes=tuple(sizes), rules=wanted.rules, strategy=strategy, resource=wanted.resource)
+    return Demand(
+        holder=holder,
+        sizes=tuple(sizes),
+        rules=wanted.rules,
+        strategy=strategy,
+        resource=wanted.resource,
+        needs=needs_of(body["spec"], head=head),
+    )
 
 
 def _holders(pods: Sequence[Mapping[str, Any]]) -> dict[tuple[str, str], tuple[str, ...]]:

@@ -49,7 +49,7 @@ def _is_list(value: Any) -> bool:
 def _merge_key(items: Sequence[Any]) -> str | None:
     # mountPath first: a volume may be mounted twice, under one name.
     for key in ("mountPath", "name", "containerPort"):
-        if items and all(isinstance(item, Mapping) and key in item for item in items):
+        if items and all(isinstance(item, Mapping) and isinstance(item.get(key), str | int) for item in items):
             return key
     return None
 

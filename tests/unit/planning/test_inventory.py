@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from vllm_operator.planning.devices import Sharing, is_gpu, product_label
-from vllm_operator.planning.inventory import GIB, MIB, GpuNode, Taint, pod_gpus, read_node, used_gpus
+from vllm_operator.planning.inventory import GIB, MIB, GpuNode, Taint, pod_gpus, read_node, read_nodes, used_gpus
+from vllm_operator.planning.requests import Room
 
 WHOLE, SHARED, SLICE = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 A100 = "NVIDIA-A100-SXM4-80GB"
@@ -41,9 +42,18 @@ def test_gpus_are_the_allocatable_ones(body: dict[str, Any], gpus: list[int]) ->
     assert [pool.gpus for pool in read_node(body)] == gpus
 
 
+def test_nodes_without_gpus_are_there_for_a_head() -> None:
+    bare = read_nodes([node(status={"allocatable": {"cpu": "4"}}), node()])
+    assert [(item.name, item.gpus, item.room and item.room.left("cpu")) for item in bare] == [
+        ("n", 0, 4000),
+        ("n", 0, None),
+    ]
+
+
 def test_labels_and_cordon_are_read() -> None:
     body = node({"zone": "a"}, spec={"unschedulable": True}, status={"allocatable": {WHOLE: "1"}})
-    assert read_node(body) == (GpuNode(name="n", gpus=1, labels={"zone": "a"}, schedulable=False),)
+    room = Room(allocatable={WHOLE: 1})
+    assert read_node(body) == (GpuNode(name="n", gpus=1, labels={"zone": "a"}, schedulable=False, room=room),)
     assert offering(**{WHOLE: 1})[0].schedulable
 
 

@@ -107,3 +107,20 @@ def test_anything_is_read_or_refused(entries: list[dict[str, Any]]) -> None:
 def test_any_text_is_read_or_refused(text: str) -> None:
     with contextlib.suppress(InventoryError):
         parse_inventory(text)
+
+
+def test_what_a_node_has_beside_gpus() -> None:
+    nodes = [{"name": "a", "gpus": 8, "hostCpu": 96, "hostMemoryGiB": 0.5}, {"name": "b", "gpus": 8}]
+    known, unknown = read_inventory({"nodes": nodes})
+    assert known.room
+    left = [known.room.left(name) for name in ("cpu", "memory", "pods", "rdma/ib")]
+    assert left == [96_000, GIB // 2, None, None]
+    assert unknown.room is None
+    pod = {"containers": [{"resources": {"requests": {"cpu": "2"}}}], "nodeName": "c"}
+    objects = [
+        {"kind": "Node", "metadata": {"name": "c"}, "status": {"allocatable": {"cpu": "8"}}},
+        {"kind": "Pod", "metadata": {"name": "p"}, "spec": pod},
+    ]
+    [listed] = read_inventory({"items": objects})
+    assert listed.room
+    assert listed.room.left("cpu") == 6000

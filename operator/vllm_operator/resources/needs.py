@@ -1,0 +1,96 @@
+"""What the pods that are rendered for a spec will ask of a node beside GPUs.
+
+Read out of the rendering itself, so that the user's template, the chart's and the defaults of this operator count as
+they do in the pods that come of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
+from vllm_operator.planning.devices import is_gpu
+from vllm_operator.planning.eligibility import read_rules
+from vllm_operator.planning.hosts import HostNeeds, by_kind
+from vllm_operator.planning.quantity import PODS, Amounts, amounts
+from vllm_operator.planning.requests import pod_requests
+from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
+from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.names import EngineNames, Owner
+from vllm_operator.resources.ray_cluster import ray_cluster_spec
+
+KUBERAY_WAITS = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"cpu": "200m", "memory": "256Mi"}}
+"""Of the init container that KubeRay adds to every worker (``wait-gcs-ready``), the same in all its versions so far."""
+
+_ONE = Shape(tensor=1, pipeline=1, strategy=Strategy.PACK, groups=(PodShape(name=LEAD_GROUP, pods=1, gpus=1),))
+_NOBODY = Owner(name="", namespace="", uid="")
+
+
+def host_needs(spec: VLLMDeploymentSpec, defaults: RuntimeDefaults) -> HostNeeds:
+    """Give what the pods of a spec ask for beside GPUs: the same however many they are."""
+    names = EngineNames.placeholder()
+    return needs_of(ray_cluster_spec(spec=spec, shape=_ONE, owner=_NOBODY, names=names, defaults=defaults), spec)
+
+
+def needs_of(
+    cluster_spec: Mapping[str, Any], spec: VLLMDeploymentSpec | None = None, *, head: bool = True
+) -> HostNeeds:
+    """Read what the pods ask for out of a RayCluster's ``spec``.
+
+    Parameters
+    ----------
+    spec
+        What it was rendered from, to name the fields in reasons.
+    head
+        Whether the head still needs a place.
+    """
+    first, *workers = pod_specs(cluster_spec)
+    need = _with_slot(pod_requests(workers[0] if workers else {}))
+    return HostNeeds(
+        pod=need,
+        head=_with_slot(pod_requests(first)) if head else {},
+        head_rules=read_rules(first),
+        sources={resource: _source(spec, resource, value) for resource, value in need.items()} if spec else {},
+    )
+
+
+def pod_specs(cluster_spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Give the ``spec`` of the head pod, and of a pod of each worker group as KubeRay will make it."""
+    groups = [_mapping(item) for item in _list(cluster_spec.get("workerGroupSpecs"))]
+    waits = {"name": "wait-gcs-ready", "resources": KUBERAY_WAITS}
+    workers = [_pod(group) for group in groups]
+    return [
+        _pod(_mapping(cluster_spec.get("headGroupSpec"))),
+        *({**pod, "initContainers": [*_list(pod.get("initContainers")), waits]} for pod in workers),
+    ]
+
+
+def _pod(group: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _mapping(_mapping(group.get("template")).get("spec"))
+
+
+def _with_slot(asked: Amounts) -> dict[str, int]:
+    beside = {name: value for name, value in asked.items() if not is_gpu(name) and value > 0}
+    return dict(sorted({**beside, PODS: 1}.items(), key=lambda item: by_kind(item[0])))
+
+
+def _source(spec: VLLMDeploymentSpec, resource: str, need: int) -> str:
+    """Say who asks for so much."""
+    own = spec.pod.resources
+    stated = amounts({**own.limits, **own.requests}).get(resource, 0) if own else 0
+    if resource == PODS:
+        return "every pod"
+    if need <= stated:
+        return "pod.resources"
+    if need <= amounts(KUBERAY_WAITS["requests"]).get(resource, 0):
+        return "KubeRay's init container"
+    return "pod.resources with pod.template" if stated else "pod.template"
+
+
+def _mapping(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
