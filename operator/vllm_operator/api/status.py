@@ -52,6 +52,8 @@ class Reason(enum.StrEnum):
     NAME_CONFLICT = "NameConflict"
     NO_SUCH_GPUS = "NoSuchGPUs"
     WAITING_FOR_GPUS = "WaitingForGPUs"
+    QUOTA_EXCEEDED = "QuotaExceeded"
+    RESOURCES_NOT_STATED = "ResourcesNotStated"
     MODEL_NOT_READABLE = "ModelNotReadable"
     MODEL_FACTS_UNAVAILABLE = "ModelFactsUnavailable"
     SECRET_NOT_FOUND = "SecretNotFound"  # noqa: S105

@@ -320,11 +320,20 @@ def _engine(seen: Evidence) -> Cause | None:
     )
 
 
+_UNPLACED = (
+    Reason.WAITING_FOR_GPUS,
+    Reason.NO_SUCH_GPUS,
+    Reason.GPUS_GIVEN_BACK,
+    Reason.QUOTA_EXCEEDED,
+    Reason.RESOURCES_NOT_STATED,
+)
+
+
 def _engine_next(seen: Evidence) -> str:
     engine = seen.engine
     if engine.state == EngineState.FAILED and not engine.retry_at:
         return f"mend what is named; when it is outside of the spec: {seen.retry}"
-    if engine.reason in (Reason.WAITING_FOR_GPUS, Reason.NO_SUCH_GPUS, Reason.GPUS_GIVEN_BACK):
+    if engine.reason in _UNPLACED:
         return f"kubectl vllm explain {seen.name} -n {seen.namespace} --live"
     if engine.reason == Reason.RAY_UNREACHABLE and engine.head:
         return seen.logs(engine.head)

@@ -6,17 +6,20 @@ import asyncio
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any, TypeVar
 
 from vllm_operator.api import identity
 from vllm_operator.cli.documents import InputError
 from vllm_operator.cli.loose import text
 from vllm_operator.cli.scene import DEPLOYMENT, NODE, POD, Scene, read_scene, reason
-from vllm_operator.clients.kubernetes import ApiError, KubernetesClient, NotFoundError
+from vllm_operator.clients.kubernetes import ApiError, Kind, KubernetesClient, NotFoundError
 from vllm_operator.planning.inventory import GpuNode, hold_rooms, read_nodes, used_gpus
+from vllm_operator.planning.quota import NamespaceRules, read_rules
 from vllm_operator.planning.requests import held_amounts
 
 TOLD_NAMES = 10
+QUOTA, LIMITS = Kind(api_version="v1", kind="ResourceQuota"), Kind(api_version="v1", kind="LimitRange")
 T = TypeVar("T")
 
 
@@ -70,6 +73,36 @@ def live_nodes(target: Target, *, but: Iterable[Mapping[str, Any]] = (), remedy:
     left_out = frozenset(text(pod, "metadata", "uid") for pod in but)
     counted = [pod for pod in pods if text(pod, "metadata", "uid") not in left_out]
     return hold_rooms(read_nodes(nodes, used_gpus(counted)), held_amounts(counted))
+
+
+def live_rules(target: Target, stated: str = "", ours: Iterable[Mapping[str, Any]] = ()) -> NamespaceRules | None:
+    """Read the quotas and limits of a namespace; ``None`` when they may not be read.
+
+    Parameters
+    ----------
+    stated
+        The namespace; that of the target when empty.
+    ours
+        Pods that would make room.
+
+    Raises
+    ------
+    InputError
+        The cluster cannot be read.
+    """
+
+    async def read(api: KubernetesClient, usual: str) -> list[dict[str, Any]]:
+        namespace = stated or usual
+        # Items of a list carry no kind.
+        return [{**body, "kind": kind.kind} for kind in (QUOTA, LIMITS) for body in await api.list(kind, namespace)]
+
+    there = list(ours)
+    try:
+        return read_rules(_run(target, read), there, clusters=1 if there else 0)
+    except ApiError as error:
+        if error.code == HTTPStatus.FORBIDDEN:
+            return None
+        raise InputError(f"the quotas of namespace {stated or target.namespace} cannot be read: {error}") from error
 
 
 def deployment(target: Target, name: str) -> Mapping[str, Any]:

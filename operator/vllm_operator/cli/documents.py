@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from vllm_operator.api import identity
 from vllm_operator.api.spec import VLLMDeploymentSpec, explain
 from vllm_operator.planning.inventory import GpuNode
-from vllm_operator.planning.inventory_file import InventoryError, parse_inventory
+from vllm_operator.planning.inventory_file import InventoryError, parse_inventory, parse_rules
+from vllm_operator.planning.quota import NamespaceRules
 
 
 class InputError(Exception):
@@ -22,10 +23,11 @@ class InputError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Document:
-    """A deployment out of a file."""
+    """A deployment out of a file; its namespace is empty where the file does not say it."""
 
     name: str
     spec: VLLMDeploymentSpec
+    namespace: str = ""
 
 
 def read_deployments(path: Path) -> tuple[Document, ...]:
@@ -56,6 +58,20 @@ def read_nodes(path: Path) -> tuple[GpuNode, ...]:
         raise InputError(f"{path}: {error}") from error
 
 
+def read_quotas(path: Path, namespace: str) -> NamespaceRules:
+    """Read the quotas and limits of a namespace out of an inventory that holds its objects; else there are none.
+
+    Raises
+    ------
+    InputError
+        It cannot be read.
+    """
+    try:
+        return parse_rules(_read(path), namespace)
+    except InventoryError as error:
+        raise InputError(f"{path}: {error}") from error
+
+
 def _documents(path: Path) -> Iterator[Document]:
     try:
         parts = list(yaml.safe_load_all(_read(path)))
@@ -68,10 +84,11 @@ def _documents(path: Path) -> Iterator[Document]:
 
 
 def _document(path: Path, body: dict[str, Any]) -> Document:
-    meta = body.get("metadata")
-    name = str((meta if isinstance(meta, dict) else {}).get("name") or "unnamed")
+    stated = body.get("metadata")
+    meta = stated if isinstance(stated, dict) else {}
+    name, namespace = str(meta.get("name") or "unnamed"), str(meta.get("namespace") or "")
     try:
-        return Document(name=name, spec=VLLMDeploymentSpec.model_validate(body.get("spec") or {}))
+        return Document(name=name, namespace=namespace, spec=VLLMDeploymentSpec.model_validate(body.get("spec") or {}))
     except ValidationError as error:
         raise InputError(f"{path}: {name}: {explain(error)}") from error
 

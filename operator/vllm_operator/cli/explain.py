@@ -22,6 +22,7 @@ from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.inventory import GIB, MIB, GpuNode
 from vllm_operator.planning.known import HUB, HubAnswer, ModelUnknownError
 from vllm_operator.planning.plan import wish_of
+from vllm_operator.planning.quota import NO_RULES, NamespaceRules
 
 PLANNED, UNSEEN, NOT_NOW, NEVER, BLOCKED = 0, 2, 3, 4, 5
 """Exit statuses: there is a plan; none was made yet; others hold the GPUs; no GPUs would do; something else."""
@@ -86,7 +87,11 @@ class Explanation:
         if self.behind:
             return UNSEEN
         if self.blocker:
-            known = {Reason.WAITING_FOR_GPUS.value: NOT_NOW, Reason.NO_SUCH_GPUS.value: NEVER}
+            known = {
+                Reason.WAITING_FOR_GPUS.value: NOT_NOW,
+                Reason.QUOTA_EXCEEDED.value: NOT_NOW,
+                Reason.NO_SUCH_GPUS.value: NEVER,
+            }
             return known.get(self.blocker.reason, BLOCKED)
         return PLANNED if self.plan else UNSEEN
 
@@ -191,6 +196,8 @@ def plan_live(
     nodes: Iterable[GpuNode],
     catalogue: Catalogue,
     told: HubAnswer | None = None,
+    *,
+    rules: NamespaceRules | None = NO_RULES,
 ) -> LivePlan:
     """Plan a deployment anew, and compare with the plan that it has.
 
@@ -200,19 +207,21 @@ def plan_live(
         What they offer when the deployment's own pods hold nothing.
     told
         What the hub says of its model, ``None`` when it was not asked.
+    rules
+        Quotas and limits of its namespace; ``None`` when they may not be read.
     """
     model = document.spec.model
     if told is None and not model.facts and model.uri.startswith(HUB) and not wish_of(document.spec).is_explicit:
         return LivePlan(verdict="", reason="its sizes follow from what the hub says of its model: ask it with --hub")
     try:
-        found = answer(document, nodes, catalogue, told)
+        found = answer(document, nodes, catalogue, rules=rules, told=told)
     except FactsError as error:
         return LivePlan(verdict="", reason=f"it cannot be planned: spec.model.facts: {error}")
     except ModelUnknownError as error:
         return LivePlan(verdict="", reason=f"it cannot be planned: {error}")
     return LivePlan(
         verdict=found.verdict.value,
-        reason=found.survey.choice.reason,
+        reason="; ".join((found.reason, *found.notes)),
         differences=tuple(_differences(plan, found)) if plan else (),
     )
 

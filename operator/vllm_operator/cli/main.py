@@ -16,7 +16,7 @@ import yaml
 
 from vllm_operator.cli import cluster
 from vllm_operator.cli.cluster import Target
-from vllm_operator.cli.documents import InputError, read_deployments, read_nodes
+from vllm_operator.cli.documents import Document, InputError, read_deployments, read_nodes, read_quotas
 from vllm_operator.cli.explain import Explanation, plan_live, read_live
 from vllm_operator.cli.explain import explain as explained
 from vllm_operator.cli.hub import hub_answers
@@ -29,6 +29,7 @@ from vllm_operator.cli.why_text import why_text
 from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.known import ModelUnknownError
+from vllm_operator.planning.quota import NamespaceRules
 
 BAD_INPUT = 1
 HUB_ENDPOINT = "https://huggingface.co"
@@ -74,7 +75,10 @@ def plan(filename: Path, *, nodes: str, hub: bool, hub_endpoint: str, output: st
         remedy = "; give an inventory with --nodes FILE"
         there = cluster.live_nodes(target, remedy=remedy) if nodes == "live" else read_nodes(Path(nodes))
         told = hub_answers(documents, hub_endpoint) if hub else [None] * len(documents)
-        answers = [answer(item, there, BUILT_IN, what) for item, what in zip(documents, told, strict=True)]
+        answers = [
+            answer(item, there, BUILT_IN, told=what, rules=_rules(nodes, item, target))
+            for item, what in zip(documents, told, strict=True)
+        ]
     except FactsError as error:
         _refuse(f"{filename}: spec.model.facts: {error}")
     except (InputError, ModelUnknownError) as error:
@@ -168,7 +172,8 @@ def _with_live(told: Explanation, found: cluster.Belongings, target: Target, hub
         nodes = cluster.live_nodes(target, but=found.pods)
         document = read_live(found.deployment)
         facts = hub_answers([document], hub)[0] if hub else None
-        return replace(told, live=plan_live(document, told.plan, nodes, BUILT_IN, facts))
+        rules = cluster.live_rules(target, ours=found.pods)
+        return replace(told, live=plan_live(document, told.plan, nodes, BUILT_IN, facts, rules=rules))
     except InputError as error:
         return replace(told, unread=(*told.unread, f"live: {error}"))
 
@@ -178,6 +183,12 @@ def _width() -> int:
 
 
 _ABSENT: dict[str, object] = dict.fromkeys(WIDE_COLUMNS, "") | {"driver": False, "output": False}
+
+
+def _rules(nodes: str, document: Document, target: Target) -> NamespaceRules | None:
+    if nodes == "live":
+        return cluster.live_rules(target, document.namespace)
+    return read_quotas(Path(nodes), document.namespace or "default")
 
 
 def _worst(answers: Sequence[Answer]) -> int:

@@ -14,8 +14,10 @@ from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.known import HubAnswer
 from vllm_operator.planning.plan import Survey, survey
 from vllm_operator.planning.proof import Verdict
+from vllm_operator.planning.quota import NamespaceRules, QuotaError, UnstatedResourcesError, check_quotas
+from vllm_operator.planning.shapes import Shape, group_pods
 from vllm_operator.resources.defaults import RuntimeDefaults
-from vllm_operator.resources.needs import host_needs
+from vllm_operator.resources.needs import engine_pods, host_needs, rendered
 from vllm_operator.resources.pod import node_rules
 
 EXIT_CODES = {Verdict.FITS: 0, Verdict.NOT_NOW: 3, Verdict.NEVER: 4}
@@ -24,15 +26,32 @@ SHOWN = 5
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """The plan of one deployment."""
+    """The plan of one deployment.
+
+    Attributes
+    ----------
+    barred
+        Why its namespace keeps it out although the best candidate fits; ``None`` when it does not.
+    notes
+        What could not be looked at.
+    """
 
     name: str
     survey: Survey
+    barred: QuotaError | None = None
+    notes: tuple[str, ...] = ()
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict of the best candidate."""
+        """Verdict of the best candidate, or that of the quotas on it."""
+        if self.barred:
+            return Verdict.NEVER if isinstance(self.barred, UnstatedResourcesError) else Verdict.NOT_NOW
         return self.survey.choice.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why, in a sentence."""
+        return str(self.barred) if self.barred else self.survey.choice.reason
 
     def data(self) -> dict[str, Any]:
         """Give it for programs."""
@@ -40,7 +59,8 @@ class Answer:
         return {
             "name": self.name,
             "verdict": self.verdict.value,
-            "reason": self.survey.choice.reason,
+            "reason": self.reason,
+            "notes": list(self.notes),
             "maxModelLen": self.survey.load.max_model_len,
             "facts": self.survey.known.source,
             "guessed": list(facts.guessed) if facts else [self.survey.known.doubt],
@@ -50,7 +70,8 @@ class Answer:
     def text(self, *, wide: bool) -> str:
         """Give it for people."""
         choice = self.survey.choice
-        lines = [f"{self.name}: {self.verdict.value}: {choice.reason}"]
+        lines = [f"{self.name}: {self.verdict.value}: {self.reason}"]
+        lines += [f"warning: {note}" for note in self.notes]
         if choice.best and choice.best.warning:
             lines.append(f"warning: {choice.best.warning}")
         if facts := self.survey.facts:
@@ -78,11 +99,20 @@ class Answer:
         return "\n".join(lines)
 
 
-def answer(document: Document, nodes: Iterable[GpuNode], catalogue: Catalogue, told: HubAnswer | None = None) -> Answer:
+def answer(
+    document: Document,
+    nodes: Iterable[GpuNode],
+    catalogue: Catalogue,
+    *,
+    rules: NamespaceRules | None,
+    told: HubAnswer | None = None,
+) -> Answer:
     """Plan a deployment.
 
     Parameters
     ----------
+    rules
+        Quotas and limits of its namespace; ``None`` when they may not be read.
     told
         What the hub says of its model, ``None`` when it was not asked.
 
@@ -94,8 +124,33 @@ def answer(document: Document, nodes: Iterable[GpuNode], catalogue: Catalogue, t
         Sizes were left out, and the hub did not tell what they depend on.
     """
     spec, defaults = document.spec, RuntimeDefaults()
-    rules, needs = node_rules(spec, defaults), host_needs(spec, defaults)
-    return Answer(name=document.name, survey=survey(spec, nodes, catalogue, rules=rules, told=told, needs=needs))
+    needs = host_needs(spec, defaults, rules.defaults if rules else None)
+    seen = survey(spec, nodes, catalogue, rules=node_rules(spec, defaults), told=told, needs=needs)
+    barred, notes = _quotas(document, seen, rules)
+    return Answer(name=document.name, survey=seen, barred=barred, notes=notes)
+
+
+def _quotas(
+    document: Document, seen: Survey, rules: NamespaceRules | None
+) -> tuple[QuotaError | None, tuple[str, ...]]:
+    """Say what keeps the best candidate out of its namespace, and what could not be judged."""
+    if rules is None:
+        where = f"namespace {document.namespace}" if document.namespace else "its namespace"
+        return None, (f"the quotas of {where} may not be read and are not looked at",)
+    best = seen.choice.best
+    if best is None or best.verdict is not Verdict.FITS:
+        return None, ()
+    shape = Shape(
+        tensor=best.tensor,
+        pipeline=best.pipeline,
+        strategy=document.spec.placement.strategy,
+        groups=group_pods(best.sizes, best.seats),
+        resource=best.resource,
+    )
+    try:
+        return None, check_quotas(rules, engine_pods(rendered(document.spec, shape, RuntimeDefaults())))
+    except QuotaError as error:
+        return error, ()
 
 
 def _row(item: Candidate) -> list[object]:

@@ -160,6 +160,8 @@ _BLOCKERS: Mapping[str, str] = {
     Reason.NAME_CONFLICT: "rename the deployment or remove the other object; kubectl get svc,raycluster -n {namespace}",
     Reason.NO_SUCH_GPUS: "kubectl vllm explain {name} -n {namespace} --live; then change spec or add nodes",
     Reason.WAITING_FOR_GPUS: "it starts when GPUs are free; kubectl vllm explain {name} -n {namespace} --live",
+    Reason.QUOTA_EXCEEDED: "it starts when quota is free; kubectl describe resourcequota -n {namespace}",
+    Reason.RESOURCES_NOT_STATED: "state it, or add a LimitRange; kubectl describe resourcequota -n {namespace}",
     Reason.MODEL_NOT_FOUND: "mend spec.model.uri or spec.model.revision: kubectl edit vllm -n {namespace} {name}",
     Reason.MODEL_NOT_READABLE: "mend spec.model.hfTokenSecret, or set spec.model.facts or spec.parallelism",
     Reason.MODEL_FACTS_UNAVAILABLE: "it is asked again; or set spec.model.facts, or the chart's hub.endpoint",

@@ -18,6 +18,7 @@ import yaml
 from vllm_operator.planning.devices import GPU_RESOURCE, is_gpu
 from vllm_operator.planning.inventory import GIB, GpuNode, Taint, hold_rooms, read_nodes, used_gpus
 from vllm_operator.planning.quantity import CPU, MEMORY
+from vllm_operator.planning.quota import NamespaceRules, read_rules
 from vllm_operator.planning.requests import Room, held_amounts
 
 MAX_NODES = 10_000
@@ -48,12 +49,35 @@ def parse_inventory(text: str) -> tuple[GpuNode, ...]:
     InventoryError
         It is neither, or describes no nodes.
     """
+    return read_inventory(_parsed(text))
+
+
+def parse_rules(text: str, namespace: str) -> NamespaceRules:
+    """Read the quotas and limits of a namespace, where the file is a Kubernetes ``List`` that holds them.
+
+    Raises
+    ------
+    InventoryError
+        It is neither YAML nor JSON.
+    """
+    data = _parsed(text)
+    items = data.get("items") if isinstance(data, Mapping) else None
+    objects = [item for item in (items if isinstance(items, list) else ()) if isinstance(item, Mapping)]
+    return read_rules(item for item in objects if _namespace(item) == namespace)
+
+
+def _parsed(text: str) -> object:
     # YAML takes the bracket of an unquoted range for a list.
     quoted = re.sub(r"(\bname:\s*)([\w.-]*\[\d+-\d+\][\w.-]*)", r'\1"\2"', text)
     try:
-        return read_inventory(yaml.safe_load(quoted))
+        return yaml.safe_load(quoted)
     except yaml.YAMLError as error:
         raise InventoryError(f"no YAML: {' '.join(str(error).split())}") from error
+
+
+def _namespace(body: Mapping[str, Any]) -> str:
+    meta = body.get("metadata")
+    return str((meta if isinstance(meta, Mapping) else {}).get("namespace") or "default")
 
 
 def read_inventory(data: object) -> tuple[GpuNode, ...]:
@@ -62,8 +86,8 @@ def read_inventory(data: object) -> tuple[GpuNode, ...]:
     Parameters
     ----------
     data
-        YAML or JSON, parsed: a Kubernetes ``List`` of nodes (with their pods, if what is used is to count), or the
-        short form.
+        YAML or JSON, parsed: a Kubernetes ``List`` of nodes (with their pods, if what is used is to count, and with
+        ResourceQuotas and LimitRanges, which :func:`parse_rules` reads), or the short form.
 
     Raises
     ------

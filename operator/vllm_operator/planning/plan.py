@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -151,15 +151,15 @@ def plan(
     return Plan(shape=shape, chosen=chosen, survey=seen)
 
 
-def describe(planned: Plan) -> dict[str, Any]:
-    """Give what ``status.plan`` tells of a plan beside its sizes, as JSON data."""
+def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
+    """Give what ``status.plan`` tells of a plan beside its sizes, as JSON data; ``notes`` are further warnings."""
     chosen = planned.chosen
     told: dict[str, Any] = {
         "accelerator": chosen.product,
         "resource": chosen.resource,
         "gpus": chosen.gpus,
         "reason": chosen.reason,
-        "warning": "; ".join(part for part in (chosen.warning, planned.survey.known.doubt) if part),
+        "warning": "; ".join(part for part in (chosen.warning, planned.survey.known.doubt, *notes) if part),
         "facts": planned.survey.known.source,
         "candidates": [
             {

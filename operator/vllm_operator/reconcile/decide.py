@@ -36,7 +36,7 @@ STATUS_RANKS = 64
 RECHECK_SECONDS = 15.0
 MESSAGE_LIMIT = 8192
 
-_RECHECKED = (Reason.WAITING_FOR_GPUS, Reason.NO_SUCH_GPUS)
+_RECHECKED = (Reason.WAITING_FOR_GPUS, Reason.NO_SUCH_GPUS, Reason.QUOTA_EXCEEDED, Reason.RESOURCES_NOT_STATED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +57,9 @@ class Decision:
 
     @property
     def waits_for_gpus(self) -> bool:
-        """GPUs that come free may be what it needs."""
+        """GPUs, or quota, that come free may be what it needs."""
         reasons = [engine.reason for engine in self.engines] + ([self.blocker.reason] if self.blocker else [])
-        return Reason.WAITING_FOR_GPUS in reasons
+        return not {Reason.WAITING_FOR_GPUS, Reason.QUOTA_EXCEEDED}.isdisjoint(reasons)
 
 
 def decide(

@@ -23,12 +23,13 @@ from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.known import ModelUnknownError, Trouble
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, plan
 from vllm_operator.planning.proof import Verdict
+from vllm_operator.planning.quota import QuotaError, UnstatedResourcesError, check_quotas
 from vllm_operator.reconcile.inventory import of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.engine import engine_part
 from vllm_operator.resources.names import EngineNames, engine_name
-from vllm_operator.resources.needs import host_needs, needs_of
+from vllm_operator.resources.needs import engine_pods, host_needs, needs_of
 from vllm_operator.resources.pod import node_rules
 from vllm_operator.resources.ray_cluster import gpu_pods, ray_cluster_spec
 from vllm_operator.resources.revision import (
@@ -217,28 +218,35 @@ def _proved(
     """Let those engines wait that the nodes cannot hold now, beside those that are there and those made before them."""
     assert seen.inventory is not None  # noqa: S101 - the caller looked
     room = seen.inventory.room()
-    proved = []
+    proved: list[_Seat] = []
     for seat in seats:
         if seat.missing and (wait := _pause(seen, seat.name, recovery, now)):
             proved.append(_Seat(name=seat.name, waiting=wait))
         elif seat.missing:
-            made, room = _placed(seat.name, seat.missing, target, room, seen)
-            proved.append(made)
+            made = sum(item.missing is not None for item in proved)
+            placed, room = _placed(seat.name, seat.missing, target, room, seen, before=made)
+            proved.append(placed)
         else:
             proved.append(seat)
     return proved
 
 
 def _placed(
-    name: str, names: EngineNames, target: Revision, room: tuple[GpuNode, ...], seen: Observation
+    name: str, names: EngineNames, target: Revision, room: tuple[GpuNode, ...], seen: Observation, *, before: int
 ) -> tuple[_Seat, tuple[GpuNode, ...]]:
-    """Place an engine; gives also what it leaves of the nodes."""
+    """Place an engine beside those that the same round makes before it; gives also what it leaves of the nodes."""
     demand = _demand(seen, target, f"{seen.owner.namespace}/{names.ray_cluster}, planned")
     proof = prove_demand(room, demand)
     if proof.verdict is not Verdict.FITS:
         never = proof.verdict is Verdict.NEVER
         reason = Reason.NO_SUCH_GPUS if never else Reason.WAITING_FOR_GPUS
         return _Seat(name=name, waiting=Wait(reason=reason, message=proof.reason, lasting=never)), room
+    try:
+        check_quotas(seen.rules.kept, engine_pods(target.cluster_spec), before + 1)
+    except QuotaError as error:
+        told = _unplanned(error)
+        wait = Wait(reason=told.reason, message=told.message, lasting=told.lasting)
+        return _Seat(name=name, waiting=wait), room
     domain = next(node.labels.get(demand.topology_key, "") for node in room if node.name == proof.seats[0])
     return _Seat(name=name, missing=replace(names, domain=domain)), hold(room, demand, proof)
 
@@ -270,7 +278,7 @@ def _demand(seen: Observation, revision: Revision, holder: str) -> Demand:
         strategy=Strategy(revision.engine.get("strategy", "PACK")),
         topology_key=pods.topology_key,
         resource=pods.resource,
-        needs=needs_of(revision.cluster_spec, seen.spec),
+        needs=needs_of(revision.cluster_spec, seen.spec, seen.rules.defaults),
     )
 
 
@@ -331,7 +339,7 @@ def _revision(
         return None, Blocker(reason=Reason.IMAGE_MISSING, message=message), []
     try:
         revision = render(seen.spec, seen, settings, image)
-    except (FactsError, ModelUnknownError, NoSuchGPUsError, GPUsTakenError) as error:
+    except (FactsError, ModelUnknownError, NoSuchGPUsError, GPUsTakenError, QuotaError) as error:
         return None, _unplanned(error), []
     if wanted in known and (revision.cluster_spec, revision.engine) == (
         known[wanted].cluster_spec,
@@ -358,7 +366,7 @@ def _is_homeless(seen: Observation, revision: Revision) -> bool:
 _UNKNOWN = {Trouble.MISSING: Reason.MODEL_NOT_FOUND, Trouble.UNAVAILABLE: Reason.MODEL_FACTS_UNAVAILABLE}
 
 
-def _unplanned(error: FactsError | ModelUnknownError | NoSuchGPUsError | GPUsTakenError) -> Blocker:
+def _unplanned(error: FactsError | ModelUnknownError | NoSuchGPUsError | GPUsTakenError | QuotaError) -> Blocker:
     match error:
         case ModelUnknownError(trouble=trouble):
             reason = _UNKNOWN.get(trouble, Reason.MODEL_NOT_READABLE)
@@ -369,6 +377,10 @@ def _unplanned(error: FactsError | ModelUnknownError | NoSuchGPUsError | GPUsTak
             return Blocker(reason=Reason.NO_SUCH_GPUS, message=str(error))
         case GPUsTakenError():
             return Blocker(reason=Reason.WAITING_FOR_GPUS, message=str(error), lasting=False)
+        case UnstatedResourcesError():
+            return Blocker(reason=Reason.RESOURCES_NOT_STATED, message=str(error))
+        case QuotaError():
+            return Blocker(reason=Reason.QUOTA_EXCEEDED, message=str(error), lasting=False)
 
 
 def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, image: str) -> Revision:
@@ -384,22 +396,26 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
         No nodes could hold it.
     GPUsTakenError
         No nodes can hold it now.
+    QuotaError
+        A quota of its namespace keeps it out.
     """
     nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
     rules = replace(node_rules(spec, settings.defaults), volume=seen.volume)
-    needs = host_needs(spec, settings.defaults)
+    needs = host_needs(spec, settings.defaults, seen.rules.defaults)
     planned = plan(spec, nodes, settings.catalogue, rules=rules, told=seen.told, needs=needs)
     shape = planned.shape
+    cluster_spec = ray_cluster_spec(
+        spec=spec, shape=shape, owner=seen.owner, names=EngineNames.placeholder(), defaults=settings.defaults
+    )
+    notes = check_quotas(seen.rules, engine_pods(cluster_spec))
     engine8, pods8 = hashes(spec)
     return Revision(
         engine8=engine8,
         pods8=pods8,
         image=image,
-        cluster_spec=ray_cluster_spec(
-            spec=spec, shape=shape, owner=seen.owner, names=EngineNames.placeholder(), defaults=settings.defaults
-        ),
+        cluster_spec=cluster_spec,
         engine=engine_part(spec=spec, shape=shape, owner=seen.owner, checkpoint_bytes=planned.survey.checkpoint_bytes),
-        plan=describe(planned),
+        plan=describe(planned, notes),
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
 
@@ -21,6 +21,7 @@ from vllm_operator.clients.kubernetes import ApiError, Kind, KubernetesClient, N
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.pods import PodView, read_pod
 from vllm_operator.planning.known import HubAnswer
+from vllm_operator.planning.quota import NamespaceRules, read_rules
 from vllm_operator.planning.volumes import Volume, read_volume, volume_name
 from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER, Inventory
 from vllm_operator.resources.model import locate
@@ -35,6 +36,8 @@ SECRET = Kind(api_version="v1", kind="Secret")
 CLAIM = Kind(api_version="v1", kind="PersistentVolumeClaim")
 VOLUME = Kind(api_version="v1", kind="PersistentVolume")
 REVISION = Kind(api_version="apps/v1", kind="ControllerRevision")
+QUOTA = Kind(api_version="v1", kind="ResourceQuota")
+LIMIT_RANGE = Kind(api_version="v1", kind="LimitRange")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +54,8 @@ class Observation:
         ``None`` when it was not needed: nothing has to be placed.
     told
         What the hub says of the model; ``None`` when it was not asked.
+    rules
+        Quotas and limits of the namespace; none when they were not looked for.
     clusters
         RayClusters of this CR by name; ``None`` when the API server does not know the kind.
     reports
@@ -75,6 +80,7 @@ class Observation:
     inventory: Inventory | None = None
     volume: Volume | None = None
     told: HubAnswer | None = None
+    rules: NamespaceRules = field(default_factory=NamespaceRules)
 
     @property
     def generation(self) -> int:
@@ -149,6 +155,23 @@ class Observer:
             log.warning("volume %s may not be read, it counts as reachable from every node: %s", bound, error.message)
             return read_volume(claim, None)
 
+    async def rules(self, owner: Owner, clusters: int) -> NamespaceRules:
+        """Look at the quotas and limits of a namespace, and at the pods that will make room.
+
+        Raises
+        ------
+        ApiError
+            Something could not be read: nothing may be decided.
+        """
+        # Items of a list carry no kind.
+        found = [
+            {**body, "kind": kind.kind}
+            for kind in (QUOTA, LIMIT_RANGE)
+            for body in await self._api.list(kind, owner.namespace)
+        ]
+        ours = await self._api.list(POD, owner.namespace, {identity.LABEL_DEPLOYMENT: owner.name}) if found else ()
+        return read_rules(found, ours, clusters)
+
     async def is_foreign(self, kind: Kind, owner: Owner, name: str) -> bool:
         """Say whether an object of that name exists and is not ours."""
         found = await self._api.find(kind, owner.namespace, name)
@@ -166,18 +189,18 @@ class Observer:
         return {item["metadata"]["name"]: item for item in self._ours(found, owner)}
 
     async def _missing_reference(self, owner: Owner, spec: VLLMDeploymentSpec) -> Blocker | None:
-        for kind, name, key, field in _references(spec):
+        for kind, name, key, place in _references(spec):
             found = await self._api.find(kind, owner.namespace, name)
             reason = {SECRET: Reason.SECRET_NOT_FOUND, CONFIG_MAP: Reason.CONFIG_MAP_NOT_FOUND}.get(
                 kind, Reason.CLAIM_NOT_FOUND
             )
             if found is None:
-                text = f"{field}: {kind.kind} {name} does not exist in namespace {owner.namespace}; create it"
+                text = f"{place}: {kind.kind} {name} does not exist in namespace {owner.namespace}; create it"
                 return Blocker(reason=reason, message=text)
             if key and key not in (found.get("data") or {}):
                 keys = ", ".join(sorted(found.get("data") or {})) or "none"
                 return Blocker(
-                    reason=reason, message=f"{field}: {kind.kind} {name} has no key {key} (its keys: {keys})"
+                    reason=reason, message=f"{place}: {kind.kind} {name} has no key {key} (its keys: {keys})"
                 )
         return None
 

@@ -74,7 +74,7 @@ class Reconciler:
 
     @property
     def waiting(self) -> frozenset[Key]:
-        """Deployments that wait for GPUs; to forget one costs it a few seconds."""
+        """Deployments that wait for GPUs or quota; to forget one costs it a few seconds."""
         return frozenset(self._waiting)
 
     async def reconcile(self, key: Key) -> float | None:
@@ -101,7 +101,8 @@ class Reconciler:
             seen = replace(seen, told=await self._hub.look(seen.owner, seen.spec.model))
         if not needs_inventory(seen):
             return await self._bring(key, seen, intend(seen, self._settings, self._now()))
-        seen = replace(seen, volume=await self._observer.volume(seen.owner, seen.spec))
+        rules = await self._observer.rules(seen.owner, len(seen.clusters or ()))
+        seen = replace(seen, volume=await self._observer.volume(seen.owner, seen.spec), rules=rules)
         # One at a time, from the look at the nodes to the last object made: two must not be promised the same GPUs.
         async with self._placing:
             seen = replace(seen, inventory=await self._inventory.look())

@@ -14,10 +14,12 @@ from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.eligibility import read_rules
 from vllm_operator.planning.hosts import HostNeeds, by_kind
 from vllm_operator.planning.quantity import PODS, Amounts, amounts
+from vllm_operator.planning.quota import Defaults, Pods
 from vllm_operator.planning.requests import pod_requests
 from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.names import EngineNames, Owner
+from vllm_operator.resources.pod import CONTAINER
 from vllm_operator.resources.ray_cluster import ray_cluster_spec
 
 KUBERAY_WAITS = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"cpu": "200m", "memory": "256Mi"}}
@@ -27,14 +29,29 @@ _ONE = Shape(tensor=1, pipeline=1, strategy=Strategy.PACK, groups=(PodShape(name
 _NOBODY = Owner(name="", namespace="", uid="")
 
 
-def host_needs(spec: VLLMDeploymentSpec, defaults: RuntimeDefaults) -> HostNeeds:
-    """Give what the pods of a spec ask for beside GPUs: the same however many they are."""
+def host_needs(spec: VLLMDeploymentSpec, defaults: RuntimeDefaults, given: Defaults | None = None) -> HostNeeds:
+    """Give what the pods of a spec ask for beside GPUs: the same however many they are.
+
+    Parameters
+    ----------
+    given
+        What their namespace adds.
+    """
+    return needs_of(rendered(spec, _ONE, defaults), spec, given)
+
+
+def rendered(spec: VLLMDeploymentSpec, shape: Shape, defaults: RuntimeDefaults) -> dict[str, Any]:
+    """Give the ``spec`` of a RayCluster that is nobody's, for what its pods ask for."""
     names = EngineNames.placeholder()
-    return needs_of(ray_cluster_spec(spec=spec, shape=_ONE, owner=_NOBODY, names=names, defaults=defaults), spec)
+    return ray_cluster_spec(spec=spec, shape=shape, owner=_NOBODY, names=names, defaults=defaults)
 
 
 def needs_of(
-    cluster_spec: Mapping[str, Any], spec: VLLMDeploymentSpec | None = None, *, head: bool = True
+    cluster_spec: Mapping[str, Any],
+    spec: VLLMDeploymentSpec | None = None,
+    given: Defaults | None = None,
+    *,
+    head: bool = True,
 ) -> HostNeeds:
     """Read what the pods ask for out of a RayCluster's ``spec``.
 
@@ -42,10 +59,13 @@ def needs_of(
     ----------
     spec
         What it was rendered from, to name the fields in reasons.
+    given
+        What their namespace adds.
     head
         Whether the head still needs a place.
     """
-    first, *workers = pod_specs(cluster_spec)
+    complete = (given or Defaults()).applied
+    first, *workers = (complete(item.spec) for item in engine_pods(cluster_spec))
     need = _with_slot(pod_requests(workers[0] if workers else {}))
     return HostNeeds(
         pod=need,
@@ -55,15 +75,24 @@ def needs_of(
     )
 
 
-def pod_specs(cluster_spec: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Give the ``spec`` of the head pod, and of a pod of each worker group as KubeRay will make it."""
+def engine_pods(cluster_spec: Mapping[str, Any]) -> tuple[Pods, ...]:
+    """Give the pods of a RayCluster as KubeRay will make them, the head first."""
     groups = [_mapping(item) for item in _list(cluster_spec.get("workerGroupSpecs"))]
     waits = {"name": "wait-gcs-ready", "resources": KUBERAY_WAITS}
-    workers = [_pod(group) for group in groups]
-    return [
-        _pod(_mapping(cluster_spec.get("headGroupSpec"))),
-        *({**pod, "initContainers": [*_list(pod.get("initContainers")), waits]} for pod in workers),
-    ]
+    head = _pod(_mapping(cluster_spec.get("headGroupSpec")))
+    workers = [(_pod(group), int(group.get("replicas") or 0)) for group in groups]
+    return (
+        Pods(spec=head, number=1, container=CONTAINER, field="rayHead.resources"),
+        *(
+            Pods(
+                spec={**pod, "initContainers": [*_list(pod.get("initContainers")), waits]},
+                number=number,
+                container=CONTAINER,
+                field="pod.resources",
+            )
+            for pod, number in workers
+        ),
+    )
 
 
 def _pod(group: Mapping[str, Any]) -> Mapping[str, Any]:

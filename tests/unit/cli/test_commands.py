@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ KINDS = {
     "nodes": "Node",
     "events": "Event",
     "configmaps": "ConfigMap",
+    "resourcequotas": "ResourceQuota",
+    "limitranges": "LimitRange",
 }
 
 
@@ -234,3 +236,52 @@ def test_its_own_pods_are_in_nobodys_way(user: User) -> None:
 
     result = user.run(world_of(full), "explain", "demo", "--live", "-o", "json")
     assert json.loads(result.stdout)["live"]["verdict"] == "Fits"
+
+
+async def quota_for_one(world: World) -> None:
+    hard = {"requests.nvidia.com/gpu": "1"}
+    await world.serve()
+    meta = {"name": "team", "namespace": "models"}
+    world.api.put({"apiVersion": "v1", "kind": "ResourceQuota", "metadata": meta, "spec": {}, "status": {"hard": hard}})
+
+
+Live = Callable[[str, str], Result]
+
+
+@pytest.fixture
+def live(user: User, tmp_path: Path) -> Live:
+    """Plan two GPUs in a namespace of a cluster with a quota, where something may not be read."""
+
+    def planned(forbidden: str, namespace: str) -> Result:
+        file = tmp_path / "cr.yaml"
+        spec = {"model": {"uri": "file:///m"}, "parallelism": {"tensor": 2}}
+        file.write_text(yaml.safe_dump({"kind": "VLLMDeployment", "metadata": {"namespace": namespace}, "spec": spec}))
+        return user.run(world_of(quota_for_one), "plan", "-f", str(file), forbidden=frozenset({forbidden}))
+
+    return planned
+
+
+@pytest.mark.parametrize(
+    ("forbidden", "namespace", "status", "words"),
+    [
+        ("", "models", 3, "NotNow: ResourceQuota team allows 1 of requests.nvidia.com/gpu, others use 0"),
+        ("", "elsewhere", 0, "Fits"),
+        (
+            ["resourcequotas"],
+            "models",
+            0,
+            "warning: the quotas of namespace models may not be read and are not looked at",
+        ),
+        ("nodes", "models", 1, "the cluster cannot be read"),
+    ],
+)
+def test_live_quotas(live: Live, forbidden: str, namespace: str, status: int, words: str) -> None:
+    result = live(forbidden, namespace)
+    assert result.exit_code == status
+    assert words in result.stdout + result.stderr
+
+
+def test_a_plan_made_now_heeds_quotas(user: User) -> None:
+    result = user.run(world_of(quota_for_one), "explain", "demo", "--live", "-o", "json")
+    live = json.loads(result.stdout)["live"]
+    assert (live["verdict"], live["reason"].partition(" allows")[0]) == ("NotNow", "ResourceQuota team")

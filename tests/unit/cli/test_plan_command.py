@@ -12,7 +12,11 @@ import yaml
 from click.testing import CliRunner, Result
 from tests.unit.clients.hub_server import COMMIT, TOKEN, HubServer, clean_environment, hub_server
 
+from vllm_operator.cli.documents import read_deployments
 from vllm_operator.cli.main import main
+from vllm_operator.cli.plans import answer
+from vllm_operator.planning.catalogue import BUILT_IN
+from vllm_operator.planning.inventory import GpuNode
 
 __all__ = ["clean_environment"]
 
@@ -217,3 +221,62 @@ def test_no_cluster_and_no_inventory(tmp_path: Path, monkeypatch: pytest.MonkeyP
     result = run("ranks", "m0")
     assert (result.exit_code, result.stdout) == (1, "")
     assert "VLLMDeployment m0: neither a pod's ServiceAccount nor a usable KUBECONFIG" in result.stderr
+
+
+def listed(tmp_path: Path, *more: dict[str, Any], **allocatable: str) -> str:
+    node = {"kind": "Node", "metadata": {"name": "a"}, "status": {"allocatable": {"nvidia.com/gpu": "8"} | allocatable}}
+    file = tmp_path / "objects.yaml"
+    file.write_text(yaml.safe_dump({"kind": "List", "items": [node, *more]}))
+    return str(file)
+
+
+def quota(hard: dict[str, str], namespace: str = "default", **spec: Any) -> dict[str, Any]:
+    meta = {"name": "team", "namespace": namespace}
+    return {"kind": "ResourceQuota", "metadata": meta, "spec": spec, "status": {"hard": hard, "used": {}}}
+
+
+@pytest.mark.parametrize(
+    ("objects", "status", "words"),
+    [
+        ([], 0, "m0: Fits"),
+        ([quota({"requests.nvidia.com/gpu": "4"})], 0, "m0: Fits"),
+        (
+            [quota({"requests.nvidia.com/gpu": "3"})],
+            3,
+            "m0: NotNow: ResourceQuota team allows 3 of requests.nvidia.com/gpu, others use 0, the engine asks for 4",
+        ),
+        ([quota({"requests.nvidia.com/gpu": "3"}, "elsewhere")], 0, "m0: Fits"),
+        (
+            [quota({"requests.cpu": "64"})],
+            4,
+            "m0: Never: ResourceQuota team limits requests.cpu: the API server refuses",
+        ),
+        ([quota({"pods": "0"}, scopes=["Strange"])], 0, "warning: ResourceQuota team is not looked at"),
+    ],
+)
+def test_quotas_of_an_inventory(tmp_path: Path, objects: list[dict[str, Any]], status: int, words: str) -> None:
+    file = manifest(tmp_path, {"parallelism": {"tensor": 4}})
+    result = run("plan", "-f", file, "--nodes", listed(tmp_path, *objects))
+    assert (result.exit_code, result.stderr) == (status, "")
+    assert words in result.stdout
+    [told] = json.loads(run("plan", "-f", file, "--nodes", listed(tmp_path, *objects), "-o", "json").stdout)
+    assert told["reason"] in result.stdout
+
+
+def test_quotas_that_may_not_be_read_are_said(tmp_path: Path) -> None:
+    [document] = read_deployments(Path(manifest(tmp_path, {})))
+    told = answer(document, [GpuNode(name="a", gpus=1)], BUILT_IN, rules=None)
+    assert told.verdict == "Fits"
+    assert "warning: the quotas of its namespace may not be read and are not looked at" in told.text(wide=False)
+
+
+def test_memory_of_nodes_counts(tmp_path: Path) -> None:
+    file = manifest(tmp_path, {"pod": {"resources": {"requests": {"memory": "480Gi"}}}})
+    result = run("plan", "-f", file, "--nodes", listed(tmp_path, memory="300Gi"))
+    assert result.exit_code == 4
+    assert "no node with 1 GPU has 480Gi of memory, which pod.resources asks for; a has 300Gi" in result.stdout
+    short = tmp_path / "short.yaml"
+    short.write_text("nodes: [{name: a, gpus: 8, hostMemoryGiB: 512, hostCpu: 0.1}]")
+    result = run("plan", "-f", file, "--nodes", str(short))
+    assert result.exit_code == 4
+    assert "has 200m of cpu, which KubeRay's init container asks for; a has 100m" in result.stdout

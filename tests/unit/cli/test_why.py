@@ -159,6 +159,8 @@ def test_the_engine_that_is_stalled_comes_before_one_that_is_on_its_way() -> Non
         "NameConflict",
         "NoSuchGPUs",
         "WaitingForGPUs",
+        "QuotaExceeded",
+        "ResourcesNotStated",
         "ModelNotFound",
         "ModelNotReadable",
         "ModelFactsUnavailable",
