@@ -200,6 +200,18 @@ class PlanMemory(ApiModel):
     guessed: Message = Field(default="", description="What the model's facts did not say.")
 
 
+class PlanHost(ApiModel):
+    """What the largest pod is thought to use of its host: an estimate to size pod.resources by; nothing requests it."""
+
+    host_memory_mi_b: Count = Field(
+        alias="hostMemoryMiB", description="Memory in MiB while the model is loaded, /dev/shm included: an estimate."
+    )
+    shm_mi_b: Count = Field(
+        alias="shmMiB", description="Shared memory (/dev/shm) in MiB, of NCCL, vLLM and Ray: an estimate."
+    )
+    cpus: Count = Field(description="Physical CPU cores: one for each rank, API server and engine core; an estimate.")
+
+
 class PlanCandidate(ApiModel):
     """A way to place an engine."""
 
@@ -231,6 +243,7 @@ class PlanStatus(ApiModel):
     memory: PlanMemory | None = Field(
         default=None, description="What the neediest rank needs, where the model is known."
     )
+    host: PlanHost | None = Field(default=None, description="What the largest pod is thought to use of its host.")
     pod_shapes: Annotated[list[PodShape], Field(max_length=64)] = Field(
         default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )

@@ -10,9 +10,10 @@ from vllm_operator.cli.documents import Document
 from vllm_operator.cli.tables import table
 from vllm_operator.planning.catalogue import Catalogue
 from vllm_operator.planning.choose import Candidate
+from vllm_operator.planning.host import HostEstimate
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.known import HubAnswer
-from vllm_operator.planning.plan import Survey, survey
+from vllm_operator.planning.plan import Survey, host_data, host_of, survey
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.quota import NamespaceRules, QuotaError, UnstatedResourcesError, check_quotas
 from vllm_operator.planning.shapes import Shape, group_pods
@@ -33,11 +34,14 @@ class Answer:
     barred
         Why its namespace keeps it out although the best candidate fits; ``None`` when it does not.
     notes
-        What could not be looked at.
+        What may go wrong beside, and what could not be looked at.
+    host
+        What the largest pod is thought to use beside GPUs.
     """
 
     name: str
     survey: Survey
+    host: HostEstimate | None = None
     barred: QuotaError | None = None
     notes: tuple[str, ...] = ()
 
@@ -61,6 +65,7 @@ class Answer:
             "verdict": self.verdict.value,
             "reason": self.reason,
             "notes": list(self.notes),
+            "host": host_data(self.host) if self.host else None,
             "maxModelLen": self.survey.load.max_model_len,
             "facts": self.survey.known.source,
             "guessed": list(facts.guessed) if facts else [self.survey.known.doubt],
@@ -74,6 +79,11 @@ class Answer:
         lines += [f"warning: {note}" for note in self.notes]
         if choice.best and choice.best.warning:
             lines.append(f"warning: {choice.best.warning}")
+        if self.host:
+            lines.append(
+                f"host, an estimate for the largest pod: {self.host.memory / GIB:.1f} GiB of memory, "
+                f"{self.host.shm / GIB:.1f} GiB of it in /dev/shm, and {self.host.cpus} cores"
+            )
         if facts := self.survey.facts:
             lines += [f"facts: {self.survey.known.source}"] if self.survey.known.source != "spec" else []
             lines += [f"guessed: {guess}" for guess in facts.guessed]
@@ -123,11 +133,12 @@ def answer(
     ModelUnknownError
         Sizes were left out, and the hub did not tell what they depend on.
     """
-    spec, defaults = document.spec, RuntimeDefaults()
+    spec, defaults, there = document.spec, RuntimeDefaults(), tuple(nodes)
     needs = host_needs(spec, defaults, rules.defaults if rules else None)
-    seen = survey(spec, nodes, catalogue, rules=node_rules(spec, defaults), told=told, needs=needs)
+    seen = survey(spec, there, catalogue, rules=node_rules(spec, defaults), told=told, needs=needs)
     barred, notes = _quotas(document, seen, rules)
-    return Answer(name=document.name, survey=seen, barred=barred, notes=notes)
+    host, warnings = host_of(spec, seen, there, needs)
+    return Answer(name=document.name, survey=seen, host=host, barred=barred, notes=(*warnings, *notes))
 
 
 def _quotas(

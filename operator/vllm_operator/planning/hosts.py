@@ -37,12 +37,18 @@ class HostNeeds:
         What the Ray head says of its nodes.
     sources
         By resource, who says that a GPU pod needs it; ``pod.resources`` where nothing else is told.
+    memory_limit
+        Bytes that the main container of a GPU pod may use at most; 0 when there is no limit.
+    shm
+        Bytes that its ``/dev/shm`` may hold.
     """
 
     pod: Amounts = field(default_factory=dict)
     head: Amounts = field(default_factory=dict)
     head_rules: PodRules = field(default_factory=PodRules)
     sources: Mapping[str, str] = field(default_factory=dict)
+    memory_limit: int = 0
+    shm: int = 0
 
 
 class Hosts:

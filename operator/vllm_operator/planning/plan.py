@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,6 +14,7 @@ from vllm_operator.planning.choose import AcceleratorWish, Candidate, Choice, Wi
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.estimate import estimate, read_count
 from vllm_operator.planning.facts import FactsError, ModelFacts, read_config
+from vllm_operator.planning.host import HostEstimate, estimate_host, host_warnings
 from vllm_operator.planning.hosts import HostNeeds
 from vllm_operator.planning.inventory import GIB, MIB, GpuNode
 from vllm_operator.planning.known import HubAnswer, Known, known
@@ -43,11 +45,17 @@ class Plan:
     ----------
     survey
         What it was chosen from.
+    host
+        What its largest pod is thought to use beside GPUs.
+    warnings
+        What contradicts that.
     """
 
     shape: Shape
     chosen: Candidate
     survey: Survey
+    host: HostEstimate | None = None
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,18 +156,39 @@ def plan(
         resource=chosen.resource,
         gpu_memory_utilization=chosen.utilization,
     )
-    return Plan(shape=shape, chosen=chosen, survey=seen)
+    host, warnings = host_of(spec, seen, there, needs)
+    return Plan(shape=shape, chosen=chosen, survey=seen, host=host, warnings=warnings)
+
+
+def host_of(
+    spec: VLLMDeploymentSpec, seen: Survey, nodes: Sequence[GpuNode], needs: HostNeeds | None
+) -> tuple[HostEstimate | None, tuple[str, ...]]:
+    """Estimate what the largest pod of the best candidate uses of its host, and say what contradicts it."""
+    best = seen.choice.best
+    if best is None or not best.sizes:
+        return None, ()
+    ranks, weights = max(best.sizes), best.need.weights if best.need else 0.0
+    host = estimate_host(
+        spec.vllm_config,
+        ranks=ranks,
+        world=best.gpus,
+        checkpoint=seen.checkpoint_bytes,
+        weights=weights,
+        has_towers=bool(seen.facts and seen.facts.tower_parameters),
+    )
+    return host, host_warnings(host, needs, best.seats, nodes, ranks=ranks) if needs else ()
 
 
 def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
     """Give what ``status.plan`` tells of a plan beside its sizes, as JSON data; ``notes`` are further warnings."""
     chosen = planned.chosen
+    warnings = (chosen.warning, planned.survey.known.doubt, *planned.warnings, *notes)
     told: dict[str, Any] = {
         "accelerator": chosen.product,
         "resource": chosen.resource,
         "gpus": chosen.gpus,
         "reason": chosen.reason,
-        "warning": "; ".join(part for part in (chosen.warning, planned.survey.known.doubt, *notes) if part),
+        "warning": "; ".join(part for part in warnings if part),
         "facts": planned.survey.known.source,
         "candidates": [
             {
@@ -174,6 +203,8 @@ def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
             for item in planned.survey.choice.candidates[:TOLD_CANDIDATES]
         ],
     }
+    if planned.host:
+        told["host"] = host_data(planned.host)
     facts = planned.survey.facts
     if chosen.need and facts:
         told["memory"] = {
@@ -184,6 +215,15 @@ def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
             "guessed": "; ".join(facts.guessed),
         }
     return told
+
+
+def host_data(host: HostEstimate) -> dict[str, Any]:
+    """Give an estimate as ``status.plan.host`` tells it."""
+    return {
+        "hostMemoryMiB": math.ceil(host.memory / MIB),
+        "shmMiB": math.ceil(host.shm / MIB),
+        "cpus": host.cpus,
+    }
 
 
 def wish_of(spec: VLLMDeploymentSpec, rules: PodRules | None = None) -> Wish:

@@ -13,6 +13,7 @@ from vllm_operator.api.status import (
     EngineState,
     Failure,
     PlanCandidate,
+    PlanHost,
     PlanMemory,
     PlanStatus,
     Reason,
@@ -231,6 +232,7 @@ def _plan_status(revision: Revision, warning: str) -> PlanStatus:
         warning=warning,
         facts=told.get("facts", ""),
         memory=PlanMemory.model_validate(told["memory"]) if told.get("memory") else None,
+        host=PlanHost.model_validate(told["host"]) if told.get("host") else None,
         candidates=[PlanCandidate.model_validate(item) for item in told.get("candidates", ())],
     )
 

@@ -13,13 +13,13 @@ from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
 from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.eligibility import read_rules
 from vllm_operator.planning.hosts import HostNeeds, by_kind
-from vllm_operator.planning.quantity import PODS, Amounts, amounts
+from vllm_operator.planning.quantity import MEMORY, PODS, Amounts, amount, amounts
 from vllm_operator.planning.quota import Defaults, Pods
-from vllm_operator.planning.requests import pod_requests
+from vllm_operator.planning.requests import container_amounts, pod_requests
 from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.names import EngineNames, Owner
-from vllm_operator.resources.pod import CONTAINER
+from vllm_operator.resources.pod import CONTAINER, SHM_VOLUME
 from vllm_operator.resources.ray_cluster import ray_cluster_spec
 
 KUBERAY_WAITS = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"cpu": "200m", "memory": "256Mi"}}
@@ -72,6 +72,8 @@ def needs_of(
         head=_with_slot(pod_requests(first)) if head else {},
         head_rules=read_rules(first),
         sources={resource: _source(spec, resource, value) for resource, value in need.items()} if spec else {},
+        memory_limit=_memory_limit(workers[0]) if workers else 0,
+        shm=_shm(workers[0]) if workers else 0,
     )
 
 
@@ -115,6 +117,17 @@ def _source(spec: VLLMDeploymentSpec, resource: str, need: int) -> str:
     if need <= amounts(KUBERAY_WAITS["requests"]).get(resource, 0):
         return "KubeRay's init container"
     return "pod.resources with pod.template" if stated else "pod.template"
+
+
+def _memory_limit(pod: Mapping[str, Any]) -> int:
+    main = [item for item in _list(pod.get("containers")) if _mapping(item).get("name") == CONTAINER]
+    return max((container_amounts(item, "limits").get(MEMORY, 0) for item in main), default=0)
+
+
+def _shm(pod: Mapping[str, Any]) -> int:
+    volumes = [_mapping(item) for item in _list(pod.get("volumes"))]
+    sizes = [_mapping(item.get("emptyDir")).get("sizeLimit", 0) for item in volumes if item.get("name") == SHM_VOLUME]
+    return max((amount(MEMORY, size) for size in sizes), default=0)
 
 
 def _mapping(value: object) -> Mapping[str, Any]:

@@ -22,6 +22,7 @@ from vllm_operator.resources.names import EngineNames, Owner, engine_labels
 from vllm_operator.resources.overlay import merge
 
 CONTAINER = "vllm"
+SHM_VOLUME = "dshm"
 LABEL_COMPONENT = "app.kubernetes.io/component"
 AGENT_PORT = 52365
 HEAD_PORTS = (("gcs-server", 6379), ("dashboard", 8265), ("client", 10001), ("metrics", 8080), ("serve", 8000))
@@ -301,7 +302,7 @@ def _tcp(port: int, *, period: int, failures: int, delay: int = 0) -> dict[str, 
 
 
 def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role) -> list[dict[str, Any]]:
-    mounts: list[dict[str, Any]] = [{"name": "dshm", "mountPath": "/dev/shm"}]  # noqa: S108
+    mounts: list[dict[str, Any]] = [{"name": SHM_VOLUME, "mountPath": "/dev/shm"}]  # noqa: S108
     if location.mount_path and role is not Role.HEAD:
         mounts.append({"name": "model", "mountPath": location.mount_path, "readOnly": location.read_only})
     if role is Role.LEAD:
@@ -317,7 +318,7 @@ def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role) -> li
 
 def _volumes(spec: VLLMDeploymentSpec, names: EngineNames, location: ModelLocation, role: Role) -> list[dict[str, Any]]:
     shm = HEAD_SHM if role is Role.HEAD else str(spec.pod.shm_size or DEFAULT_SHM)
-    volumes: list[dict[str, Any]] = [{"name": "dshm", "emptyDir": {"medium": "Memory", "sizeLimit": shm}}]
+    volumes: list[dict[str, Any]] = [{"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shm}}]
     if location.mount_path and role is not Role.HEAD:
         volumes.append(location.volume)
     if role is Role.LEAD:

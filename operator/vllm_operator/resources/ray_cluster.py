@@ -12,6 +12,7 @@ from vllm_operator.api import identity
 from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.devices import GPU_RESOURCE
 from vllm_operator.planning.eligibility import PodRules, read_rules
+from vllm_operator.planning.host import OBJECT_STORE_BYTES
 from vllm_operator.planning.inventory import pod_gpus
 from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
@@ -20,8 +21,6 @@ from vllm_operator.resources.pod import Role, pod_template
 
 API_VERSION = "ray.io/v1"
 KIND = "RayCluster"
-OBJECT_STORE_BYTES = 200_000_000
-"""Plasma would take 30 % of /dev/shm, which NCCL needs; nothing of a token passes through it."""
 
 
 def ray_cluster_spec(

@@ -267,7 +267,7 @@ def live(user: User, tmp_path: Path) -> Live:
         ("", "models", 3, "NotNow: ResourceQuota team allows 1 of requests.nvidia.com/gpu, others use 0"),
         ("", "elsewhere", 0, "Fits"),
         (
-            ["resourcequotas"],
+            "resourcequotas",
             "models",
             0,
             "warning: the quotas of namespace models may not be read and are not looked at",
