@@ -1,9 +1,9 @@
 """Fixtures that every test may ask for, and how hypothesis runs."""
 
 import hypothesis
-from tests.testbed.fixtures import bed, kubectl, namespace, runtime
+from tests.testbed.fixtures import bed, kubectl, kwok, namespace, runtime
 
-__all__ = ["bed", "kubectl", "namespace", "runtime"]
+__all__ = ["bed", "kubectl", "kwok", "namespace", "runtime"]
 
 # How long an example takes depends on the machine and on what else runs there: it is no reason to fail.
 hypothesis.settings.register_profile("untimed", deadline=None)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import cgroups, cluster, imagebuild, kuberay, nodes, python_runtime, waiting
+from . import cgroups, cluster, imagebuild, kuberay, kwok, nodes, python_runtime, waiting
 from .kube import Kubectl
 from .layout import Layout
 from .python_runtime import Runtime
@@ -174,6 +174,16 @@ class Bed:
         """Stop KubeRay's operator; CRDs, Ray objects and pods stay."""
         with cluster.lock(self.layout):
             kuberay.stop(self.layout)
+
+    def start_kwok(self) -> None:
+        """Start kwok, which plays the nodes of :func:`.kwok.node` and their pods; build it when it is not there."""
+        with cluster.lock(self.layout):
+            kwok.start(self.layout)
+
+    def stop_kwok(self) -> None:
+        """Stop kwok; its nodes and pods should be gone by then, since nobody else ends such pods."""
+        with cluster.lock(self.layout):
+            kwok.stop(self.layout)
 
     def _node(self, name: str) -> NodeSpec:
         return self.spec.nodes[self.spec.index(name)]

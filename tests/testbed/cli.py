@@ -105,6 +105,12 @@ def _kuberay(layout: Layout, args: argparse.Namespace) -> int:
     return 0
 
 
+def _kwok(layout: Layout, args: argparse.Namespace) -> int:
+    bed = _bed(layout)
+    (bed.stop_kwok if args.action == "stop" else bed.start_kwok)()
+    return 0
+
+
 def _image_import(layout: Layout, args: argparse.Namespace) -> int:
     _bed(layout).import_image(args.archive.resolve())
     return 0
@@ -146,6 +152,8 @@ def parser() -> argparse.ArgumentParser:
         sub.add_argument("name")
     ray = verb("kuberay", _kuberay, "KubeRay's CRDs and operator")
     ray.add_argument("action", choices=("install", "uninstall", "start", "stop"))
+    fake = verb("kwok", _kwok, "nodes without a machine")
+    fake.add_argument("action", choices=("start", "stop"))
     image = verbs.add_parser("image", help="container images").add_subparsers(required=True, metavar="action")
     build = image.add_parser("build", help="build a Dockerfile, or find its image; print the path of the archive")
     build.set_defaults(action_of_verb=_image_build)

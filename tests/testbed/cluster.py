@@ -15,7 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from . import archive, cgroups, components, control, kuberay, mounts, network, nodes, render
+from . import archive, cgroups, components, control, kuberay, kwok, mounts, network, nodes, render
 from .errors import BedError
 from .kube import Kubectl
 from .layout import Layout
@@ -157,7 +157,7 @@ def _take_down(layout: Layout) -> None:
     daemons = Daemons(layout)
     names = _node_names(layout)
     # Writers first, so that nothing is restarted or reported on the way down.
-    for name in (kuberay.DAEMON, "kube-proxy", *(nodes.kubelet_name(node) for node in names)):
+    for name in (kwok.DAEMON, kuberay.DAEMON, "kube-proxy", *(nodes.kubelet_name(node) for node in names)):
         daemons.stop(name, grace=1.0)
     for node in names:
         nodes.kill(layout, node)

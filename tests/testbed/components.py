@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,9 +23,11 @@ ETCD = "3.7.0"
 KUBERAY = "1.5.0"
 COREDNS = "1.14.7"
 HELM = "4.3.1"
+KWOK_VERSION = "0.8.0"
 
 MODULES = Path(__file__).resolve().parent / "modules"
 _KUBERAY_MODULE = "github.com/ray-project/kuberay/ray-operator"
+_KWOK_MODULE = "sigs.k8s.io/kwok"
 
 DEBIAN_PACKAGES = (
     "buildah",
@@ -103,11 +105,18 @@ PROGRAMS = (
     Program("helm", HELM, "helm", "helm", "helm.sh/helm/v4/cmd/helm", ("version",)),
     Program("pause", "1", "pause", "pause", "testbed/pause", ()),
 )
+KWOK = Program("kwok", KWOK_VERSION, "kwok", "kwok", f"{_KWOK_MODULE}/cmd/kwok", ())
+"""Few tests need it: built when the first of them asks."""
 
 
 def crds(layout: Layout) -> Path:
     """Give the folder of KubeRay's CRDs."""
     return layout.cache / f"kuberay-{KUBERAY}" / "crds"
+
+
+def stages(layout: Layout) -> Path:
+    """Give the folder of what kwok does with nodes and pods."""
+    return KWOK.folder(layout) / "stages"
 
 
 def build(layout: Layout) -> None:
@@ -120,7 +129,15 @@ def build(layout: Layout) -> None:
     layout.bin.mkdir(parents=True, exist_ok=True)
     for program in PROGRAMS:
         _link(layout.bin / program.name, _found(program) or _built(layout, program))
-    _copy_crds(layout)
+    _copy(crds(layout), MODULES / "kuberay", _KUBERAY_MODULE, ("config/crd/bases/*.yaml",))
+
+
+def build_kwok(layout: Layout) -> None:
+    """Build or find kwok with its stages: pods run at once, nodes are Ready at once."""
+    layout.bin.mkdir(parents=True, exist_ok=True)
+    _link(layout.bin / KWOK.name, _built(layout, KWOK))
+    fast = ("kustomize/stage/node/fast/node-*.yaml", "kustomize/stage/pod/fast/pod-*.yaml")
+    _copy(stages(layout), MODULES / "kwok", _KWOK_MODULE, fast)
 
 
 def install_packages(layout: Layout) -> None:
@@ -183,20 +200,19 @@ def _go_environment() -> dict[str, str]:
     return {**os.environ, "CGO_ENABLED": "0", "GOFLAGS": "", "GOWORK": "off"}
 
 
-def _copy_crds(layout: Layout) -> None:
-    target = crds(layout)
+def _copy(target: Path, pinned: Path, module: str, patterns: Sequence[str]) -> None:
+    """Copy files of a Go module into a folder of the cache."""
     if target.exists():
         return
-    module = MODULES / "kuberay"
-    folder = run(["go", "list", "-m", "-f", "{{.Dir}}", _KUBERAY_MODULE], env=_go_environment(), cwd=module).strip()
-    source = Path(folder, "config", "crd", "bases")
+    folder = run(["go", "list", "-m", "-f", "{{.Dir}}", module], env=_go_environment(), cwd=pinned).strip()
+    files = [path for pattern in patterns for path in sorted(Path(folder).glob(pattern))]
     # The module cache is read-only, down to its folders; copies must be removable.
-    _atomic(target, lambda temporary: _copy_files(source, temporary))
+    _atomic(target, lambda temporary: _copy_files(files, temporary))
 
 
-def _copy_files(source: Path, target: Path) -> None:
+def _copy_files(files: Sequence[Path], target: Path) -> None:
     target.mkdir()
-    for path in sorted(source.glob("*.yaml")):
+    for path in files:
         (target / path.name).write_bytes(path.read_bytes())
 
 

@@ -41,6 +41,14 @@ def kubectl(bed: Bed) -> Kubectl:
 
 
 @pytest.fixture(scope="module")
+def kwok(bed: Bed) -> Iterator[None]:
+    """Let nodes of :func:`.kwok.node` be played; a test removes its own before it ends."""
+    bed.start_kwok()
+    yield
+    bed.stop_kwok()
+
+
+@pytest.fixture(scope="module")
 def namespace(request: pytest.FixtureRequest, bed: Bed) -> Iterator[str]:
     """Give a fresh namespace, named after the test module, that goes with it."""
     module = str(request.module.__name__).rpartition(".")[2]

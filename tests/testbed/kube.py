@@ -70,7 +70,9 @@ class Kubectl:
             kubectl gave up.
         """
         end = time.monotonic() + deadline
-        with self._reading("get", resource, *selection, "--watch", "-o", "json") as documents:
+        # In chunks kubectl would give lists, and watch from the first of them.
+        whole = ("--chunk-size=0", "--watch", "-o", "json")
+        with self._reading("get", resource, *selection, *whole) as documents:
             while (left := end - time.monotonic()) > 0:
                 try:
                     document = documents.get(timeout=left)
@@ -86,11 +88,13 @@ class Kubectl:
         with subprocess.Popen(
             [*self._program, *args], env=self._environment, stdout=subprocess.PIPE, text=True
         ) as process:
-            threading.Thread(target=_split, args=(process.stdout, documents), daemon=True).start()
+            reader = threading.Thread(target=_split, args=(process.stdout, documents), daemon=True)
+            reader.start()
             try:
                 yield documents
             finally:
                 process.kill()
+                reader.join()  # it would go on reading the pipe that is closed next
 
 
 def _split(stream: IO[str], documents: queue.Queue[Any]) -> None:

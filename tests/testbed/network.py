@@ -27,7 +27,7 @@ _SETTINGS = (
     "kernel.keys.root_maxbytes",
 )
 _CHAIN = re.compile(r"^:((?:KUBE|CNI)-\S+) ")
-PORTS = (2379, 2380, 6443, 10249, 10256, 10257, 10259, 18080, 18082, 18181)
+PORTS = (2379, 2380, 6443, 10249, 10256, 10257, 10259, 18080, 18082, 18083, 18181)
 """Ports on loopback that the daemons of a bed listen on, kubelets' aside."""
 
 
