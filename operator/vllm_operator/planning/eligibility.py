@@ -6,6 +6,7 @@ reason that goes away by itself (a cordon, a node that is not ready) is told apa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +26,9 @@ PASSING_TAINTS = (
     "node.cloudprovider.kubernetes.io/uninitialized",
 )
 """Taints that Kubernetes sets and takes away by itself."""
+_CORDON = Taint(key="node.kubernetes.io/unschedulable")
+"""What a cordon counts as: the scheduler puts pods that tolerate it on cordoned nodes."""
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +74,10 @@ def obstacle(node: GpuNode, rules: PodRules) -> Obstacle | None:
     # A pod with a nodeName never meets the scheduler, who heeds NoSchedule and cordons.
     repelling = ("NoExecute",) if rules.node_name else REPELLING
     for taint in node.taints:
-        if taint.effect in repelling and not any(tolerates(item, taint) for item in rules.tolerations):
+        if taint.effect in repelling and not _tolerated(taint, rules):
             passing = taint.key in PASSING_TAINTS
             return Obstacle(reason=f"taint {taint} is not tolerated", passing=passing)
-    if not node.schedulable and not rules.node_name:
+    if not node.schedulable and not rules.node_name and not _tolerated(_CORDON, rules):
         return Obstacle(reason="the node is cordoned", passing=True)
     return None
 
@@ -92,6 +96,10 @@ def _mismatch(node: GpuNode, rules: PodRules) -> str:
     return ""
 
 
+def _tolerated(taint: Taint, rules: PodRules) -> bool:
+    return any(tolerates(item, taint) for item in rules.tolerations)
+
+
 def tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
     """Say whether a toleration covers a taint."""
     if toleration.get("effect") not in (None, "", taint.effect):
@@ -101,7 +109,7 @@ def tolerates(toleration: Mapping[str, Any], taint: Taint) -> bool:
         return operator == "Exists"
     if key != taint.key:
         return False
-    return operator == "Exists" or (toleration.get("value") or "") == taint.value
+    return operator == "Exists" or (operator == "Equal" and (toleration.get("value") or "") == taint.value)
 
 
 def _affinity_matches(node: GpuNode, affinity: Mapping[str, Any] | None) -> bool:
@@ -151,7 +159,7 @@ def _entries(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
 
 def _difference(found: str | None, wanted: Sequence[str]) -> int:
     """Compare two whole numbers; what is none matches neither Gt nor Lt."""
-    try:
-        return int(found or "") - int(wanted[0])
-    except (ValueError, IndexError):
+    # Not by trying: Python takes 1_000 and blanks for numbers, the scheduler does not.
+    if not (found and wanted and _WHOLE_NUMBER.fullmatch(found) and _WHOLE_NUMBER.fullmatch(wanted[0])):
         return 0
+    return int(found) - int(wanted[0])

@@ -185,13 +185,21 @@ def hold_rooms(nodes: Iterable[GpuNode], held: Mapping[str, Amounts]) -> tuple[G
 
 
 def pod_gpus(spec: Mapping[str, Any]) -> dict[str, int]:
-    """Give a pod's GPUs by resource as the scheduler counts them: all containers together, or the largest init one."""
+    """Give a pod's GPUs by resource as the scheduler counts them.
+
+    All containers and sidecars together, or an init container with the sidecars before it, whichever is more.
+    """
     together: Counter[str] = Counter()
     for container in _listed(spec.get("containers")):
         together.update(_asked(container))
+    beside: Counter[str] = Counter()
+    first: Counter[str] = Counter()
     for container in _listed(spec.get("initContainers")):
-        together |= Counter(_asked(container))
-    return dict(together)
+        asked = Counter(_asked(container))
+        first |= beside + asked
+        if isinstance(container, Mapping) and container.get("restartPolicy") == "Always":
+            beside += asked
+    return dict((together + beside) | first)
 
 
 def _listed(value: object) -> list[Any]:

@@ -11,6 +11,7 @@ from vllm_operator.api.spec import ModelFacts as StatedFacts
 from vllm_operator.api.spec import VLLMConfig, VLLMDeploymentSpec
 from vllm_operator.planning.catalogue import Catalogue
 from vllm_operator.planning.choose import AcceleratorWish, Candidate, Choice, Wish, choose
+from vllm_operator.planning.devices import product_label
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.estimate import estimate, read_count
 from vllm_operator.planning.facts import FactsError, ModelFacts, read_config
@@ -146,18 +147,23 @@ def plan(
         raise NoSuchGPUsError(seen.choice.reason)
     if chosen.verdict is Verdict.NOT_NOW:
         raise GPUsTakenError(seen.choice.reason)
-    several = len({node.product for node in there if node.gpus and node.resource == chosen.resource}) > 1
-    shape = Shape(
+    host, warnings = host_of(spec, seen, there, needs)
+    return Plan(shape=shape_of(spec, chosen, there), chosen=chosen, survey=seen, host=host, warnings=warnings)
+
+
+def shape_of(spec: VLLMDeploymentSpec, chosen: Candidate, nodes: Iterable[GpuNode]) -> Shape:
+    """Give the pods of a candidate, bound to GPUs of its product where the nodes have several."""
+    several = len({node.product for node in nodes if node.gpus and node.resource == chosen.resource}) > 1
+    return Shape(
         tensor=chosen.tensor,
         pipeline=chosen.pipeline,
         strategy=spec.placement.strategy,
         groups=group_pods(chosen.sizes, chosen.seats),
         node_selector=chosen.selector if several else {},
+        without_label=product_label(chosen.resource) if several and not chosen.selector else "",
         resource=chosen.resource,
         gpu_memory_utilization=chosen.utilization,
     )
-    host, warnings = host_of(spec, seen, there, needs)
-    return Plan(shape=shape, chosen=chosen, survey=seen, host=host, warnings=warnings)
 
 
 def host_of(

@@ -38,6 +38,9 @@ class Shape:
     ----------
     node_selector
         Nodes whose GPUs are of the chosen product; empty where all under that resource are alike or no label tells.
+    without_label
+        Label that its nodes must not have: GPUs whose product no label tells are not mixed with those of one that is
+        known.  Empty where there are none of these.
     resource
         Name under which the pods ask for GPUs.
     gpu_memory_utilization
@@ -51,6 +54,7 @@ class Shape:
     node_selector: Mapping[str, str] = field(default_factory=dict)
     resource: str = GPU_RESOURCE
     gpu_memory_utilization: float | None = None
+    without_label: str = ""
 
     @property
     def pods(self) -> int:

@@ -19,6 +19,7 @@ from vllm_operator.planning.shapes import PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.model import ModelLocation, locate
 from vllm_operator.resources.names import EngineNames, Owner, engine_labels
+from vllm_operator.resources.node_affinity import away_from
 from vllm_operator.resources.overlay import merge
 
 CONTAINER = "vllm"
@@ -120,6 +121,8 @@ def _as_planned(pod: Any, spec: VLLMDeploymentSpec, shape: Shape, group: PodShap
         # What the user selects was heeded by the plan, so that it never contradicts; it may be narrower.
         chosen = {**shape.node_selector, **({key: names.domain} if key else {}), **selector}
         planned |= {"nodeSelector": chosen} if chosen else {}
+    if group and shape.without_label:
+        planned["affinity"] = away_from(shape.without_label, pod.get("affinity"))
     return planned
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle, read_rules, tolerates
 from vllm_operator.planning.inventory import GpuNode, Taint
 
-NODE = GpuNode(name="n", gpus=8, labels={"zone": "z1", "cores": "64"})
+NODE = GpuNode(name="n", gpus=8, labels={"zone": "z1", "cores": "64", "odd": "1_000"})
 SPOT = Taint(key="spot", value="yes", effect="NoSchedule")
 
 
@@ -45,6 +45,7 @@ def label(key: str, operator: str, *values: str) -> dict[str, Any]:
         (PodRules(affinity=label("cores", "Gt", "64")), "affinity"),
         (PodRules(affinity=label("cores", "Lt", "65")), None),
         (PodRules(affinity=label("zone", "Lt", "65")), "affinity"),
+        (PodRules(affinity=label("odd", "Gt", "32")), "affinity"),
         (PodRules(affinity=label("zone", "Resembles", "z1")), "affinity"),
         (PodRules(affinity=affinity(matchFields=[{"key": "metadata.name", "operator": "In", "values": ["n"]}])), None),
     ],
@@ -67,6 +68,7 @@ def test_selectors_and_affinity(rules: PodRules, reason: str | None) -> None:
         ({"operator": "Exists"}, True),
         ({"value": "yes"}, False),
         ({"key": "other", "operator": "Exists"}, False),
+        ({"key": "spot", "operator": "Resembles", "value": "yes"}, False),
     ],
 )
 def test_tolerations(toleration: dict[str, str], covered: bool) -> None:
@@ -102,6 +104,19 @@ def test_taints_and_cordons(node: GpuNode, found: Obstacle | None) -> None:
 )
 def test_a_named_node_is_taken_past_the_scheduler(node: GpuNode, found: Obstacle | None) -> None:
     assert obstacle(node, PodRules(node_name="n")) == found
+
+
+@pytest.mark.parametrize(
+    ("toleration", "goes"),
+    [
+        ({"operator": "Exists"}, True),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoSchedule"}, True),
+        ({"key": "node.kubernetes.io/unschedulable", "operator": "Exists", "effect": "NoExecute"}, False),
+    ],
+)
+def test_a_cordon_is_tolerated_like_its_taint(toleration: dict[str, str], goes: bool) -> None:
+    node = GpuNode(name="n", gpus=1, schedulable=False, taints=(Taint(key="node.kubernetes.io/unschedulable"),))
+    assert (obstacle(node, PodRules(tolerations=[toleration])) is None) is goes
 
 
 KEYS = st.sampled_from(

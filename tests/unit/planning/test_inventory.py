@@ -191,6 +191,13 @@ def test_a_pod_holds_what_its_containers_ask_for() -> None:
     assert pod_gpus({}) == {}
 
 
+def test_a_sidecar_holds_beside_the_containers_and_beside_the_init_containers_after_it() -> None:
+    beside = {**container(2), "restartPolicy": "Always"}
+    assert pod_gpus({"containers": [container(1)], "initContainers": [beside]}) == {WHOLE: 3}
+    assert pod_gpus({"containers": [container(1)], "initContainers": [beside, container(4)]}) == {WHOLE: 6}
+    assert pod_gpus({"containers": [container(1)], "initContainers": [container(4), beside]}) == {WHOLE: 4}
+
+
 def test_used_gpus_are_those_of_pods_that_have_a_node_and_have_not_ended() -> None:
     def pod(uid: str, node_name: str | None, phase: str) -> dict[str, Any]:
         spec = {"containers": [container(2)]} | ({"nodeName": node_name} if node_name else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -241,6 +242,14 @@ def test_sizes_and_gpus_follow_from_the_model(
 def test_nodes_of_one_product_are_not_selected_by_it() -> None:
     assert plan(of_model(None), MIXED[:1], BUILT_IN).shape.node_selector == {}
     assert plan(of_model(None), [GpuNode(name="a", gpus=1)], BUILT_IN).shape.node_selector == {}
+
+
+def test_gpus_without_a_product_are_not_mixed_with_others() -> None:
+    plain = GpuNode(name="plain", gpus=4)
+    chosen = plan(asked(4), [replace(MIXED[0], gpus=2), plain], BUILT_IN).shape
+    assert (chosen.node_selector, chosen.without_label) == ({}, LABEL)
+    assert plan(asked(4), [plain], BUILT_IN).shape.without_label == ""
+    assert plan(of_model(None), MIXED, BUILT_IN).shape.without_label == ""
 
 
 def test_a_resource_that_has_one_product_selects_by_itself() -> None:

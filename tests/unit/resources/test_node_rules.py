@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,8 @@ from tests.unit.resources import samples
 from tests.unit.resources.samples import main, spec_of, templates
 
 from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
+from vllm_operator.planning.eligibility import obstacle
+from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.shapes import Shape, group_pods
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.names import EngineNames
@@ -95,3 +98,15 @@ def test_the_number_of_gpus_is_the_plans(resources: Any) -> None:
             assert main(found["lead"])["resources"][key] == {"nvidia.com/gpu": "1"}
             # Ray's head has none: it would hold what the engine needs.
             assert not any("gpu" in name for name in main(found["head"])["resources"].get(key, {}))
+
+
+def test_pods_for_gpus_without_a_product_keep_away_from_nodes_that_have_one() -> None:
+    zone = {"matchExpressions": [{"key": "zone", "operator": "Exists"}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [zone]}}
+    spec = spec_of({"pod": {"template": {"spec": {"affinity": {"nodeAffinity": required}}}}})
+    cluster = render(spec, without_label="nvidia.com/gpu.product")
+    rules = gpu_pods(cluster).rules
+    unlabelled = GpuNode(name="a", gpus=1, labels={"zone": "z"})
+    assert obstacle(unlabelled, rules) is None
+    assert obstacle(replace(unlabelled, labels={"zone": "z", **PRODUCT}), rules)
+    assert obstacle(replace(unlabelled, labels={}), rules)
