@@ -220,6 +220,8 @@ class EnginePlan:
         Names of the variables whose value is a file under ``ENV_DIR``.
     environment_sources
         ``spec.envFrom``.
+    executor
+        ``distributed_executor_backend``: ray, mp or uni; without Ray there is one pod and no placement group.
     checkpoint_bytes
         Size of the checkpoint that the engine was planned for; 0 when nothing was known of the model.
     """
@@ -246,6 +248,7 @@ class EnginePlan:
     environment: Mapping[str, str] = field(default_factory=dict)
     environment_files: tuple[str, ...] = ()
     environment_sources: tuple[EnvironmentSource, ...] = ()
+    executor: str = "ray"
     checkpoint_bytes: int = 0
     http_port: int = HTTP_PORT
     supervisor_port: int = SUPERVISOR_PORT

@@ -26,6 +26,7 @@ LOG = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 10.0
 BODY_LIMIT = 65536
+PLAN_LIMIT = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +39,17 @@ class View:
         ``None`` until the supervisor has accepted a plan.
     broken
         Something of the engine died.
+    session
+        Of the process that takes plans, where there is no Ray to take them; a new one has lost all that was before.
+    job
+        Job id of the plan that it has taken last.
     """
 
     report: EngineReport | None = None
     pulse: Pulse | None = None
     broken: bool = False
+    session: str = ""
+    job: str = ""
 
 
 def readiness(view: View, now: float) -> tuple[bool, str]:
@@ -70,6 +77,8 @@ class ControlServer:
         Gives what is to be shown.
     command
         Takes what the operator asks.
+    start
+        Takes the text of a plan and gives its job id; ``None`` where Ray's jobs bring the plans.
     token_file
         Holds the control token.
     now
@@ -84,11 +93,18 @@ class ControlServer:
         command: Callable[[Event], bool],
         token_file: Path,
         now: Callable[[], float],
+        start: Callable[[str], str] | None = None,
     ) -> None:
-        handler = type("Handler", (_Handler,), {"view": view, "order": command, "token_file": token_file, "now": now})
-        # As functions of a class they would become methods.
-        for name in ("view", "order", "now"):
-            setattr(handler, name, staticmethod(getattr(handler, name)))
+        handler = type("Handler", (_Handler,), {"token_file": token_file})
+        # As plain functions of a class they would become methods.
+        functions: dict[str, Callable[..., Any]] = {
+            "view": view,
+            "order": command,
+            "now": now,
+            "launch": start or _no_launch,
+        }
+        for name, function in functions.items():
+            setattr(handler, name, staticmethod(function))
         self._server = _Server((LISTEN_HOST, port), handler)
         threading.Thread(target=self._server.serve_forever, name="control-server", daemon=True).start()
 
@@ -112,6 +128,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     view: Callable[[], View]
     order: Callable[[Event], bool]  # not `command`: the base class keeps the HTTP method there
+    launch: Callable[[str], str]
     token_file: Path
     now: Callable[[], float]
 
@@ -131,6 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         """Take a command."""
+        if self.path == "/start":
+            self._start()
+            return
         body = self._body()
         if self.path not in ("/drain", "/stop"):
             self._answer(HTTPStatus.NOT_FOUND, "there are /readyz, /status, /drain and /stop")
@@ -143,10 +163,22 @@ class _Handler(BaseHTTPRequestHandler):
             else:
                 self._answer(HTTPStatus.CONFLICT, "no engine has been started yet")
 
+    def _start(self) -> None:
+        text = self._text(PLAN_LIMIT)
+        if not self._is_allowed():
+            return
+        try:
+            self._answer(HTTPStatus.ACCEPTED, {"job": self.launch((text or b"").decode())})
+        except NotImplementedError as error:
+            self._answer(HTTPStatus.NOT_FOUND, str(error))
+        except ValueError as error:
+            self._answer(HTTPStatus.BAD_REQUEST, f"the plan cannot be read: {error}")
+
     def _status(self) -> dict[str, Any]:
         view = self.view()
         ready, why = readiness(view, self.now())
-        return {"ready": ready, "why": why, "report": asdict(view.report) if view.report else None}
+        report = asdict(view.report) if view.report else None
+        return {"ready": ready, "why": why, "session": view.session, "job": view.job, "report": report}
 
     def _is_allowed(self) -> bool:
         try:
@@ -161,16 +193,21 @@ class _Handler(BaseHTTPRequestHandler):
         return False
 
     def _body(self) -> dict[str, Any] | None:
-        length = self.headers.get("Content-Length", "0")
-        if not length.isdigit() or int(length) > BODY_LIMIT:
-            self.close_connection = True
+        text = self._text(BODY_LIMIT)
+        if text is None:
             return None
-        text = self.rfile.read(int(length))
         try:
             value = json.loads(text) if text else {}
         except ValueError:
             return None
         return value if isinstance(value, dict) else None
+
+    def _text(self, limit: int) -> bytes | None:
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdigit() or int(length) > limit:
+            self.close_connection = True
+            return None
+        return self.rfile.read(int(length))
 
     def _answer(self, status: HTTPStatus, value: object) -> None:
         if isinstance(value, str):
@@ -186,6 +223,10 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name is the base class's
         """Log nothing: the kubelet asks every second."""
         LOG.debug(format, *args)
+
+
+def _no_launch(_: str) -> str:
+    raise NotImplementedError("plans come as Ray jobs here")
 
 
 def _seconds(body: dict[str, Any]) -> float:

@@ -99,7 +99,7 @@ def launcher_environment(
 ) -> dict[str, str]:
     """Put the launcher's environment together; ours comes last, because a launch without it would not come up."""
     ours = {
-        "RAY_ADDRESS": ray_address,
+        **({"RAY_ADDRESS": ray_address} if ray_address else {}),
         # vLLM's default is fork, and a process that has Ray in it must not be forked.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_HOST_IP": base.get("VLLM_HOST_IP") or host_ip,

@@ -28,6 +28,7 @@ from vllm_bootstrap.contract import (
 )
 from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.host import instance_prefix
 from vllm_bootstrap.placement import (
     Group,
     RankPlace,
@@ -42,7 +43,7 @@ from vllm_bootstrap.preflight import BundleFacts, judge, look
 from vllm_bootstrap.rank_map import describe_ranks
 from vllm_bootstrap.ray_cluster import NamedActor
 from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report, first_report
-from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor, instance_prefix
+from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor
 from vllm_bootstrap.sweep import sweep
 from vllm_bootstrap.vllm_adapter.facts import actor_prefix
 

@@ -37,8 +37,17 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchOrder:
-    """What the launcher is to start: the plan's part that concerns vLLM, and the placement group made for it."""
+    """What the launcher is to start: the plan's part that concerns vLLM, and the placement group made for it.
 
+    Attributes
+    ----------
+    executor
+        ``distributed_executor_backend``: ray, mp or uni.
+    placement_group, bundles
+        Empty without Ray.
+    """
+
+    executor: str
     model: str
     served_name: str
     tensor: int
@@ -74,9 +83,10 @@ class LaunchEvents:
     message: str = ""
 
 
-def make_order(plan: EnginePlan, *, placement_group: str, bundles: tuple[int, ...]) -> LaunchOrder:
-    """Write the order for a plan whose bundles have been placed."""
+def make_order(plan: EnginePlan, *, placement_group: str = "", bundles: tuple[int, ...] = ()) -> LaunchOrder:
+    """Write the order for a plan whose bundles have been placed, where there are any."""
     return LaunchOrder(
+        executor=plan.executor,
         model=plan.model,
         served_name=plan.served_name,
         tensor=plan.tensor,

@@ -36,8 +36,9 @@ def main(arguments: Sequence[str]) -> int:
 
         log.stage(Stage.WAITING)
         order = wait_for_order(folder / ORDER_FILE, Clock())
-        # vLLM reads it when it starts the ranks, in a process that inherits it.
-        os.environ[BUNDLES_VARIABLE] = ",".join(map(str, order.bundles))
+        if order.bundles:
+            # vLLM reads it when it starts the ranks, in a process that inherits it.
+            os.environ[BUNDLES_VARIABLE] = ",".join(map(str, order.bundles))
         serve(order, log.stage)
     except EngineFailure as failure:
         log.failure(failure.reason, failure.message)

@@ -68,6 +68,11 @@ class GuardedLauncher:
         self._process: subprocess.Popen[bytes] | None = None
         self._group = 0
 
+    @property
+    def group(self) -> int:
+        """Process group of the launcher; 0 before its start."""
+        return self._group
+
     def assign(self, order: LaunchOrder) -> None:
         """Take the order for ``start``."""
         self._order = order

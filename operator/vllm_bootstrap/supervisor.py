@@ -310,7 +310,8 @@ class Supervisor:
             return self._rank_died(own, tail)
         seen = dead_rank(tail)
         if seen is not None and seen < len(self._report.ranks):
-            lost = RankSight(state=DEAD, cause="vLLM lost it, and Ray knows no cause: is its pod or node gone?")
+            unknown = ", and Ray knows no cause: is its pod or node gone?" if self._plan.executor == "ray" else ""
+            lost = RankSight(state=DEAD, cause=f"vLLM lost it{unknown}")
             return self._rank_died({seen: lost}, tail)
         if self._exit is None:
             return self._engine_ended(_dead(sights), told, tail)
@@ -331,7 +332,7 @@ class Supervisor:
     def _rank_died(self, dead: Mapping[int, RankSight], tail: tuple[str, ...]) -> EngineFailure:
         rank = min(dead)
         place = self._report.ranks[rank]
-        cause = dead[rank].cause or "Ray gives no cause"
+        cause = dead[rank].cause or "no cause is known"
         where = f"rank {rank} on pod {place.pod or place.ray_node}"
         if dead[rank].unborn:
             return EngineFailure(FailureReason.LOAD_FAILED, f"{where} could not be started: {cause}", rank)

@@ -21,7 +21,7 @@ def own_arguments(order: LaunchOrder) -> list[str]:
         f"--served-model-name={order.served_name}",
         f"--tensor-parallel-size={order.tensor}",
         f"--pipeline-parallel-size={order.pipeline}",
-        "--distributed-executor-backend=ray",
+        f"--distributed-executor-backend={order.executor}",
         f"--host={LISTEN_HOST}",
         f"--port={order.port}",
     ]
@@ -37,7 +37,7 @@ def refuse_overrides(order: LaunchOrder, parsed: argparse.Namespace) -> None:
         "data_parallel_size": (1, ("--data-parallel-size", "-dp")),
         "prefill_context_parallel_size": (1, ("--prefill-context-parallel-size", "-pcp")),
         "nnodes": (1, ("--nnodes", "-n")),
-        "distributed_executor_backend": ("ray", ("--distributed-executor-backend",)),
+        "distributed_executor_backend": (order.executor, ("--distributed-executor-backend",)),
         "host": (LISTEN_HOST, ("--host",)),
         "port": (order.port, ("--port",)),
         "uds": (None, ("--uds",)),

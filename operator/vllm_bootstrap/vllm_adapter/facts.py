@@ -17,7 +17,11 @@ RANK_CLASS = "RayWorkerProc"
 
 HEALTH_PATH = "/health"
 
-DEAD_RANK = re.compile(rf"{RANK_CLASS} rank=\[?(\d+)[\d, ]*\]? died unexpectedly")
+RANK_TITLE = re.compile(r"[^:]*::Worker((?:_[A-Z]+\d+)*)$")
+ENGINE_TITLE = re.compile(r"[^:]*::EngineCore$")
+"""Titles of the processes of the executors without Ray (``multiproc_executor.py``, ``core.py``)."""
+
+DEAD_RANK = re.compile(rf"(?:{RANK_CLASS} rank=\[?(\d+)[\d, ]*\]?|Worker proc VllmWorker-(\d+)) died unexpectedly")
 
 
 @dataclass(frozen=True)
@@ -70,6 +74,29 @@ def actor_name(instance_id: str, rank: int, *, tensor: int, pipeline: int) -> st
     return name
 
 
+def process_name(rank: int, *, executor: str) -> str:
+    """Give what vLLM calls the process of a rank without Ray."""
+    return f"VllmWorker-{rank}" if executor == "mp" else "EngineCore"
+
+
+def rank_of_title(title: str, *, tensor: int, world_size: int) -> int | None:
+    """Find the rank whose process has this title; ``None`` for one that is no rank's.
+
+    A worker has its final title only once the parallel groups are there; the one rank of ``uni`` lives in the engine's
+    process.
+    """
+    found = RANK_TITLE.match(title)
+    if not found:
+        return 0 if world_size == 1 and ENGINE_TITLE.match(title) else None
+    if world_size == 1:
+        return 0
+    parts = dict(re.findall(r"_([A-Z]+)(\d+)", found[1]))
+    if not parts:
+        return None
+    rank = int(parts.get("PP", 0)) * tensor + int(parts.get("TP", 0))
+    return rank if rank < world_size else None
+
+
 def dead_rank(lines: Iterable[str]) -> int | None:
     """Find the rank whose end vLLM noticed first, in its log.
 
@@ -77,7 +104,7 @@ def dead_rank(lines: Iterable[str]) -> int | None:
     they were killed on purpose.
     """
     found = next((match for line in lines if (match := DEAD_RANK.search(line))), None)
-    return int(found.group(1)) if found else None
+    return int(found[1] or found[2]) if found else None
 
 
 def package_folder() -> Path | None:

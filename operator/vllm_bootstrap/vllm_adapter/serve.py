@@ -14,9 +14,7 @@ import signal
 from collections.abc import Callable
 from typing import Any, NoReturn
 
-import ray
 import uvloop
-from ray.util.placement_group import PlacementGroup
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.entrypoints.launchers.api_server.entry import build_and_serve
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
@@ -87,12 +85,19 @@ def configure(order: LaunchOrder, arguments: argparse.Namespace) -> tuple[Any, A
         config = engine_arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     except (*REFUSALS, OSError) as error:
         raise EngineFailure(classify(error), f"vLLM refuses the configuration: {plain(error)}") from error
-    # A handle made from the id: a lookup by name would make the launcher a second Ray driver beside vLLM's engine.
-    group = PlacementGroup(ray.PlacementGroupID(bytes.fromhex(order.placement_group)))
-    config.parallel_config.placement_group = group
+    if order.placement_group:
+        config.parallel_config.placement_group = _placement_group(order.placement_group)
     config.parallel_config.ray_runtime_env = None
     config.instance_id = order.instance_id
     return config, engine_arguments
+
+
+def _placement_group(number: str) -> Any:
+    """Make a handle from the id: a lookup by name would make the launcher a second Ray driver beside vLLM's engine."""
+    import ray  # noqa: PLC0415 - an image for engines without Ray has none
+    from ray.util.placement_group import PlacementGroup  # noqa: PLC0415
+
+    return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(number)))
 
 
 async def _serve(config: Any, engine_arguments: Any, arguments: argparse.Namespace, tell: Tell) -> None:

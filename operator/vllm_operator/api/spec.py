@@ -485,6 +485,27 @@ class VLLMDeploymentSpec(ApiModel):
                 "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1)",
                 "STRICT_PACK puts every rank in one pod: gpusPerPod must be at least tensor x pipeline, or absent",
             ),
+            rule(
+                "!has(self.distributedExecutorBackend) || !(self.distributedExecutorBackend in ['mp', 'uni'])"
+                " || !has(self.placement) || !has(self.placement.strategy)"
+                " || self.placement.strategy in ['PACK', 'STRICT_PACK']",
+                "mp and uni run in one pod: placement.strategy must be PACK or STRICT_PACK",
+            ),
+            rule(
+                "!has(self.distributedExecutorBackend) || !(self.distributedExecutorBackend in ['mp', 'uni'])"
+                " || !has(self.placement) || !has(self.placement.gpusPerPod)"
+                " || !has(self.parallelism) || self.placement.gpusPerPod >= "
+                "(has(self.parallelism.tensor) ? self.parallelism.tensor : 1) * "
+                "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1)",
+                "mp and uni run in one pod: gpusPerPod must be at least tensor x pipeline, or absent",
+            ),
+            rule(
+                "!has(self.distributedExecutorBackend) || self.distributedExecutorBackend != 'uni'"
+                " || !has(self.parallelism)"
+                " || (has(self.parallelism.tensor) ? self.parallelism.tensor : 1) * "
+                "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1) == 1",
+                "uni has one rank: tensor and pipeline must be 1, or absent; use mp for more",
+            ),
         )
     )
 
@@ -496,12 +517,9 @@ class VLLMDeploymentSpec(ApiModel):
     parallelism: Parallelism | None = Field(default=None, description="How the model is divided over GPUs.")
     distributed_executor_backend: Executor = Field(
         default=Executor.AUTO,
-        description="vLLM's executor. ray spans pods; auto means ray in this version; mp and uni are not served yet.",
-        json_schema_extra=_rules(
-            rule(
-                "self in ['auto', 'ray']",
-                "distributedExecutorBackend mp and uni are not served by this version: use ray or auto",
-            )
+        description=(
+            "vLLM's executor. ray spans pods; mp (several GPUs) and uni (one) run in one pod without Ray; auto takes "
+            "them where one pod does it, and says why."
         ),
     )
     placement: Placement = Field(default_factory=Placement, description="How ranks are laid out over pods and nodes.")
@@ -547,11 +565,7 @@ class VLLMDeploymentSpec(ApiModel):
     def _cross_field_rules(self) -> Self:
         """Check what CEL checks too, for those who read a CR without an API server."""
         placement = self.placement
-        if self.distributed_executor_backend not in (Executor.AUTO, Executor.RAY):
-            raise ValueError(
-                f"distributedExecutorBackend {self.distributed_executor_backend} is not served by this version: "
-                "use ray or auto"
-            )
+        self._check_executor()
         if names := _reserved_in(self.pod.template):
             raise ValueError(
                 f"pod.template sets {', '.join(names)}: the operator sets it itself, from the pod's address and the "
@@ -572,6 +586,17 @@ class VLLMDeploymentSpec(ApiModel):
                     + (f"; use {_ARGUMENT_FIELDS[name]}" if name in _ARGUMENT_FIELDS else "")
                 )
         return self
+
+    def _check_executor(self) -> None:
+        placement, executor = self.placement, self.distributed_executor_backend
+        if executor not in (Executor.MP, Executor.UNI):
+            return
+        if placement.strategy not in (Strategy.PACK, Strategy.STRICT_PACK):
+            raise ValueError("mp and uni run in one pod: placement.strategy must be PACK or STRICT_PACK")
+        if (placement.gpus_per_pod or self.world_size) < self.world_size:
+            raise ValueError("mp and uni run in one pod: gpusPerPod must be at least tensor x pipeline, or absent")
+        if executor is Executor.UNI and self.world_size > 1:
+            raise ValueError("uni has one rank: tensor and pipeline must be 1, or absent; use mp for more")
 
 
 def _reserved_in(template: Any) -> list[str]:

@@ -47,6 +47,7 @@ class Reason(enum.StrEnum):
     REPLACING = "Replacing"
     UNKNOWN = "Unknown"
     COMPATIBLE = "Compatible"
+    NO_RAY = "NoRay"
     # what the user or the cluster must change
     INVALID_SPEC = "InvalidSpec"
     NAME_CONFLICT = "NameConflict"
@@ -69,6 +70,7 @@ class Reason(enum.StrEnum):
     FORBIDDEN = "Forbidden"
     REFUSED_BY_API_SERVER = "RefusedByAPIServer"
     RAY_UNREACHABLE = "RayUnreachable"
+    SUPERVISOR_UNREACHABLE = "SupervisorUnreachable"
     BOOTSTRAP_FAILED = "BootstrapFailed"
     # what an engine reports of itself (the words of the contract)
     PLACEMENT_TIMEOUT = "PlacementTimeout"
@@ -165,7 +167,8 @@ class EngineReplica(ApiModel):
     attempt: Count = 0
     restarts: Count = 0
     retry_at: ShortText = Field(default="", description="When the next attempt starts.")
-    ray_cluster: ShortText = ""
+    ray_cluster: ShortText = Field(default="", description="Its RayCluster, where Ray runs it.")
+    deployment: ShortText = Field(default="", description="Its Deployment, where one pod runs it without Ray.")
     report: ShortText = Field(
         default="", description="ConfigMap of all that the engine says of itself, its ranks included (key report.json)."
     )

@@ -64,6 +64,8 @@ class Answer:
             "name": self.name,
             "verdict": self.verdict.value,
             "reason": self.reason,
+            "distributedExecutorBackend": self.survey.executor.value,
+            "executorReason": self.survey.executor_reason,
             "notes": list(self.notes),
             "host": host_data(self.host) if self.host else None,
             "maxModelLen": self.survey.load.max_model_len,
@@ -76,6 +78,8 @@ class Answer:
         """Give it for people."""
         choice = self.survey.choice
         lines = [f"{self.name}: {self.verdict.value}: {self.reason}"]
+        if choice.best:
+            lines.append(f"executor: {self.survey.executor}, {self.survey.executor_reason}")
         lines += [f"warning: {note}" for note in self.notes]
         if choice.best and choice.best.warning:
             lines.append(f"warning: {choice.best.warning}")
@@ -134,10 +138,11 @@ def answer(
         Sizes were left out, and the hub did not tell what they depend on.
     """
     spec, defaults, there = document.spec, RuntimeDefaults(), tuple(nodes)
-    needs = host_needs(spec, defaults, rules.defaults if rules else None)
-    seen = survey(spec, there, catalogue, rules=node_rules(spec, defaults), told=told, needs=needs)
+    given = rules.defaults if rules else None
+    needs, bare = (host_needs(spec, defaults, given, with_ray=with_ray) for with_ray in (True, False))
+    seen = survey(spec, there, catalogue, rules=node_rules(spec, defaults), told=told, needs=needs, bare=bare)
     barred, notes = _quotas(document, seen, rules)
-    host, warnings = host_of(spec, seen, there, needs)
+    host, warnings = host_of(spec, seen, there)
     return Answer(name=document.name, survey=seen, host=host, barred=barred, notes=(*warnings, *notes))
 
 
@@ -157,9 +162,12 @@ def _quotas(
         strategy=document.spec.placement.strategy,
         groups=group_pods(best.sizes, best.seats),
         resource=best.resource,
+        executor=seen.executor,
     )
     try:
-        return None, check_quotas(rules, engine_pods(rendered(document.spec, shape, RuntimeDefaults())))
+        return None, check_quotas(
+            rules, engine_pods(rendered(document.spec, shape, RuntimeDefaults())), with_ray=shape.with_ray
+        )
     except QuotaError as error:
         return error, ()
 

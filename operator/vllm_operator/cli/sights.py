@@ -249,7 +249,7 @@ def see_pod(body: Mapping[str, Any]) -> PodSight:
     role = "head" if text(tags, "ray.io/node-type") == "head" else "lead" if lead else "worker"
     return PodSight(
         name=text(body, "metadata", "name"),
-        cluster=text(tags, "ray.io/cluster"),
+        cluster=text(tags, "ray.io/cluster") or text(tags, identity.LABEL_WORKLOAD),
         role=role,
         phase=text(body, "status", "phase") or "Pending",
         ready=is_ready(body),

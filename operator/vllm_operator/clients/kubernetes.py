@@ -23,6 +23,7 @@ _PLURALS = {
     "ConfigMap": "configmaps",
     "ControllerRevision": "controllerrevisions",
     "CustomResourceDefinition": "customresourcedefinitions",
+    "Deployment": "deployments",
     "Event": "events",
     "Lease": "leases",
     "LimitRange": "limitranges",

@@ -3,22 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-import io
-import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from importlib.resources.abc import Traversable
 from typing import Any
 
 import aiohttp
 
 from vllm_bootstrap import contract
 from vllm_operator.clients.address import pod_url
+from vllm_operator.clients.package import bootstrap_package
 
 DASHBOARD_PORT = 8265
 _TIMEOUT = aiohttp.ClientTimeout(total=5)
-_FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
 class RayError(Exception):
@@ -170,28 +166,3 @@ class RayClient:
             raise RayError(f"{head.url}: {error or type(error).__name__}") from error
         except ValueError as error:
             raise RayError(f"{method} {path}: no JSON: {error}") from error
-
-
-def bootstrap_package(plan: contract.EnginePlan) -> bytes:
-    """Zip the Ray side with its plan; equal plans give equal bytes, so Ray's cache of packages works."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for path, data in sorted(_sources(resources.files("vllm_bootstrap"), "vllm_bootstrap")):
-            _add(archive, path, data)
-        _add(archive, contract.PLAN_FILE, contract.dumps(plan).encode())
-    return buffer.getvalue()
-
-
-def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, bytes]]:
-    for entry in folder.iterdir():
-        if entry.is_dir() and entry.name != "__pycache__":
-            yield from _sources(entry, f"{path}/{entry.name}")
-        elif entry.name.endswith(".py"):
-            yield f"{path}/{entry.name}", entry.read_bytes()
-
-
-def _add(archive: zipfile.ZipFile, name: str, data: bytes) -> None:
-    info = zipfile.ZipInfo(name, date_time=_FIXED_TIME)
-    info.compress_type = zipfile.ZIP_DEFLATED
-    info.external_attr = 0o644 << 16
-    archive.writestr(info, data)

@@ -1,8 +1,11 @@
-"""The supervisor's control port on the lead pod: what it would report, for when its report is lost."""
+"""The supervisor's control port on the lead pod: what it would report, and without Ray what takes plans."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import aiohttp
 
@@ -16,14 +19,33 @@ class SupervisorError(Exception):
     """The supervisor did not answer, or refused."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SupervisorView:
+    """What a supervisor says.
+
+    Attributes
+    ----------
+    report
+        The newest; ``None`` while there is none.
+    session
+        Of the process that takes plans; empty where Ray's jobs bring them.
+    job
+        Job id of the plan that it has taken last.
+    """
+
+    report: contract.EngineReport | None
+    session: str = ""
+    job: str = ""
+
+
 class SupervisorClient:
     """Calls of supervisors."""
 
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def report(self, ip: str, token: str) -> contract.EngineReport | None:
-        """Read the newest report; ``None`` while there is none.
+    async def look(self, ip: str, token: str) -> SupervisorView:
+        """Read what it says.
 
         Raises
         ------
@@ -31,16 +53,38 @@ class SupervisorClient:
             No answer, or none that can be read.
         """
         url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/status"
+        told = await self._json("GET", url, token)
+        report = told.get("report")
         try:
-            async with self._session.get(
-                url, headers={"Authorization": f"Bearer {token}"}, timeout=_TIMEOUT
-            ) as response:
-                if response.status != 200:
-                    raise SupervisorError(f"{url}: HTTP {response.status}")
-                told = (await response.json()).get("report")
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise SupervisorError(f"{url}: {error or type(error).__name__}") from error
-        try:
-            return contract.loads(contract.EngineReport, json.dumps(told)) if told else None
+            return SupervisorView(
+                report=contract.loads(contract.EngineReport, json.dumps(report)) if report else None,
+                session=str(told.get("session", "")),
+                job=str(told.get("job", "")),
+            )
         except contract.ContractError as error:
             raise SupervisorError(f"{url}: {error}") from error
+
+    async def start(self, ip: str, token: str, plan: contract.EnginePlan) -> str:
+        """Hand over a plan, and give its job id.
+
+        Raises
+        ------
+        SupervisorError
+            No answer, or the plan is refused.
+        """
+        url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/start"
+        return str((await self._json("POST", url, token, data=contract.dumps(plan))).get("job", ""))
+
+    async def _json(self, method: str, url: str, token: str, **body: Any) -> Mapping[str, Any]:
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            async with self._session.request(method, url, headers=headers, timeout=_TIMEOUT, **body) as response:
+                if response.status >= 300:
+                    words = (await response.text())[:300].strip()
+                    raise SupervisorError(f"{url}: HTTP {response.status} {words}".strip())
+                told = await response.json()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise SupervisorError(f"{url}: {error or type(error).__name__}") from error
+        if not isinstance(told, Mapping):
+            raise SupervisorError(f"{url}: the answer is no JSON object")
+        return told

@@ -43,12 +43,25 @@ class CreateTokens:
 
 
 @dataclass(frozen=True, kw_only=True)
+class CreateCode:
+    """Make the ConfigMap of the code that an engine without Ray runs."""
+
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Submit:
-    """Submit the bootstrap job of a plan to the Ray cluster whose head has this address."""
+    """Bring a plan to what takes it: the Ray head as a job, or without Ray the process in the engine's pod.
+
+    Attributes
+    ----------
+    ip
+        Address of its pod.
+    """
 
     plan: EnginePlan
-    head_ip: str
+    ip: str
     secret: str
 
 
-Action = Create | CreateTokens | Patch | Delete | Submit
+Action = Create | CreateCode | CreateTokens | Patch | Delete | Submit

@@ -180,6 +180,9 @@ def _planned(summary: Summary) -> _Draft:
 def _ray_clusters(summary: Summary) -> _Draft:
     if summary.plan_only and not summary.engines:
         return "Unknown", Reason.PLANNED, "planOnly: no RayCluster is made"
+    executor = summary.plan.distributed_executor_backend if summary.plan else ""
+    if executor not in ("", "ray") and not any(engine.ray_cluster for engine in summary.engines):
+        return "True", Reason.NO_RAY, f"{executor}: no Ray cluster is needed"
     joined = sum(engine.name in summary.joined for engine in summary.engines)
     message = f"{joined} of {summary.replicas} Ray clusters have all their nodes"
     if joined == summary.replicas and not summary.blocker:

@@ -32,10 +32,12 @@ _MESSAGE_LIMIT = 8192
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterView:
-    """A RayCluster of the engine.
+    """What holds the pods of the engine: a RayCluster, or without Ray a Deployment.
 
     Attributes
     ----------
+    kind
+        RayCluster or Deployment.
     trouble
         Why KubeRay cannot make its pods (a quota, an admission policy, an invalid template), in the API server's words.
     """
@@ -46,6 +48,12 @@ class ClusterView:
     created_at: str
     deleting: bool = False
     trouble: str = ""
+    kind: str = "RayCluster"
+
+    @property
+    def with_ray(self) -> bool:
+        """Whether it is a RayCluster."""
+        return self.kind == "RayCluster"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,12 +73,12 @@ class JobView:
 
 @dataclass(frozen=True, kw_only=True)
 class RayView:
-    """What the Ray head says.
+    """What takes the plans says: the Ray head, or without Ray the process in the engine's pod.
 
     Attributes
     ----------
     session
-        Ray's ``session_name``; empty when the head does not answer.
+        Ray's ``session_name``, or the process's own; empty when there is no answer.
     gpus
         GPUs of each alive GPU node, by Ray node id.
     job
@@ -134,9 +142,18 @@ class EngineView:
     def all_running(self) -> bool:
         """Head and every GPU pod run."""
         pods = self.gpu_pods
-        return bool(
-            self.head and self.head.running and len(pods) == len(self.sizes) and all(pod.running for pod in pods)
-        )
+        complete = len(pods) == len(self.sizes) and all(pod.running for pod in pods)
+        return complete and (not self.cluster.with_ray or bool(self.head and self.head.running))
+
+    @property
+    def front(self) -> PodView | None:
+        """The pod that takes the plans."""
+        return self.head if self.cluster.with_ray else self.lead
+
+    @property
+    def pod_count(self) -> int:
+        """Pods that it should have."""
+        return len(self.sizes) + (1 if self.cluster.with_ray else 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,6 +256,8 @@ def step(
 
 def _has_joined(view: EngineView, report: contract.EngineReport | None) -> bool:
     """Say whether Ray has all nodes of an engine: by the report, and before there is one by Ray's own list."""
+    if not view.cluster.with_ray:
+        return view.all_running
     seen = view.ray is not None and tuple(sorted((gpus for _, gpus in view.ray.gpus), reverse=True)) == view.sizes
     return view.all_running and (seen or bool(report and report.timings.ray_nodes_joined))
 
@@ -280,7 +299,8 @@ class _Draft:
             attempt=self.turn.attempt,
             restarts=self.turn.attempt - 1,
             retry_at=retry_at,
-            ray_cluster=view.cluster.name,
+            ray_cluster=view.cluster.name if view.cluster.with_ray else "",
+            deployment="" if view.cluster.with_ray else view.cluster.name,
             pod=self.lead_name,
             ports={"http": contract.HTTP_PORT, "supervisor": contract.SUPERVISOR_PORT},
             placement_groups=[
@@ -310,15 +330,16 @@ def _waiting_for_pods(draft: _Draft, recovery: Recovery, now: datetime.datetime)
     if trouble:
         replica = draft.replica(EngineState.PENDING, trouble.reason, trouble.message)
         return EngineStep(replica=replica, lasting=trouble.lasting)
-    wanted = len(view.sizes) + 1
+    wanted = view.pod_count
+    workload = f"{view.cluster.kind} {view.cluster.name}"
     present = [pod for pod in view.pods if not pod.deleting]
     if len(present) < wanted and view.cluster.trouble:
-        message = f"KubeRay cannot make the pods of RayCluster {view.cluster.name}: {view.cluster.trouble}"
+        message = f"the pods of {workload} cannot be made: {view.cluster.trouble}"
         replica = draft.replica(EngineState.PENDING, Reason.REFUSED_BY_API_SERVER, message)
         # A full quota passes; what the API server finds wrong with a pod does not.
         return EngineStep(replica=replica, lasting="quota" not in view.cluster.trouble)
     if len(present) < wanted:
-        message = f"{len(present)} of {wanted} pods of RayCluster {view.cluster.name} are there"
+        message = f"{len(present)} of {wanted} pods of {workload} are there"
         return EngineStep(replica=draft.replica(EngineState.PENDING, Reason.CREATING_PODS, message))
     starting = sorted(pod.name for pod in present if not pod.running)
     message = f"{wanted - len(starting)} of {wanted} pods run; starting: {', '.join(starting[:4])}"
@@ -348,7 +369,8 @@ def _bootstrap(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines,
         return _waiting_for_head(draft, ray.error, deadlines, now)
     if ray.job is None:
         # Not only when Ray has all its nodes: the job waits for them itself, and its start takes seconds.
-        replica = _placing(draft, "submitting the bootstrap job")
+        told = "submitting the bootstrap job" if draft.view.cluster.with_ray else "its plan is handed over"
+        replica = _placing(draft, told)
         return EngineStep(replica=replica, submit=True, requeue_after=JOB_INTERVAL)
     if failure := _job_failure(draft, ray.job, recovery, now):
         return _newly_failed(draft, failure, recovery, now)
@@ -378,8 +400,11 @@ def _waiting_for_head(draft: _Draft, error: str, deadlines: contract.Deadlines, 
     started = [parse_time(pod.started_at) for pod in draft.view.pods]
     since = max((instant for instant in started if instant), default=now)
     late = (now - since).total_seconds() > deadlines.ray_nodes
-    message = f"the Ray head of {draft.view.cluster.name} does not answer: {error}"
-    replica = draft.replica(EngineState.PENDING, Reason.RAY_UNREACHABLE, message)
+    with_ray = draft.view.cluster.with_ray
+    who = "the Ray head" if with_ray else "the supervisor"
+    reason = Reason.RAY_UNREACHABLE if with_ray else Reason.SUPERVISOR_UNREACHABLE
+    message = f"{who} of {draft.view.cluster.name} does not answer: {error}"
+    replica = draft.replica(EngineState.PENDING, reason, message)
     return EngineStep(replica=replica, requeue_after=LATE_INTERVAL if late else READ_INTERVAL, lasting=late)
 
 
@@ -452,6 +477,9 @@ def _lost(view: EngineView, report: contract.EngineReport) -> tuple[Reason, str]
     ray = view.ray
     if not ray or not ray.session:
         return None
+    if not view.cluster.with_ray:
+        lost = ray.session != report.ray_session
+        return (Reason.POD_REPLACED, f"the container of pod {names.pop()} was restarted") if lost and names else None
     if ray.session != report.ray_session:
         return Reason.RAY_SESSION_LOST, "the Ray head was restarted and lost its state"
     alive = {node for node, _ in ray.gpus}
@@ -466,7 +494,7 @@ def _restarted(view: EngineView, report: contract.EngineReport) -> tuple[Reason,
 
     Each is compared with the pod's own clock: placing is reported from the head, everything later from the lead.
     """
-    head = report.phase is contract.Phase.PLACING
+    head = report.phase is contract.Phase.PLACING and view.cluster.with_ray
     pod = view.head if head else view.lead
     started, told = parse_time(pod.started_at) if pod else None, parse_time(report.time)
     if not pod or not started or not told or started <= told:
@@ -552,7 +580,7 @@ def _lead_ready(view: EngineView) -> bool:
 def _timings(view: EngineView, report: contract.EngineReport | None) -> Timings:
     scheduled = [pod.scheduled_at for pod in view.pods]
     told = report.timings if report else contract.TimingsReport()
-    complete = len(scheduled) == len(view.sizes) + 1 and all(scheduled)
+    complete = len(scheduled) == view.pod_count and all(scheduled)
     return Timings(
         created=view.cluster.created_at,
         pods_scheduled=max(scheduled) if complete else "",

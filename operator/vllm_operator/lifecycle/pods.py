@@ -87,7 +87,7 @@ def read_pod(body: Mapping[str, Any]) -> PodView:
     return PodView(
         name=meta["name"],
         uid=meta["uid"],
-        cluster=tags.get("ray.io/cluster", ""),
+        cluster=tags.get("ray.io/cluster") or tags.get(identity.LABEL_WORKLOAD, ""),
         head=tags.get("ray.io/node-type") == "head",
         lead=tags.get(identity.LABEL_LEAD) == "true",
         node=body.get("spec", {}).get("nodeName", ""),

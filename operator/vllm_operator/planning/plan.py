@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from vllm_operator.api.spec import Executor, RayHead, Strategy, VLLMConfig, VLLMDeploymentSpec
 from vllm_operator.api.spec import ModelFacts as StatedFacts
-from vllm_operator.api.spec import VLLMConfig, VLLMDeploymentSpec
 from vllm_operator.planning.catalogue import Catalogue
 from vllm_operator.planning.choose import AcceleratorWish, Candidate, Choice, Wish, choose
 from vllm_operator.planning.devices import product_label
@@ -69,6 +69,10 @@ class Survey:
         What is known of the model, and from whom.
     load
         What is planned for.
+    executor, executor_reason
+        For the best candidate, and why it is this one.
+    needs
+        What its pods ask for beside GPUs.
     checkpoint_bytes
         Size of the checkpoint as it is stored; 0 when nothing is known of the model.
     """
@@ -76,6 +80,9 @@ class Survey:
     known: Known
     load: Load
     choice: Choice
+    executor: Executor = Executor.RAY
+    executor_reason: str = ""
+    needs: HostNeeds | None = None
     checkpoint_bytes: int = 0
 
     @property
@@ -92,6 +99,7 @@ def survey(
     rules: PodRules | None = None,
     told: HubAnswer | None = None,
     needs: HostNeeds | None = None,
+    bare: HostNeeds | None = None,
 ) -> Survey:
     """Look at all ways to place an engine.
 
@@ -103,6 +111,8 @@ def survey(
         What the hub says of the model, ``None`` when it was not asked.
     needs
         What its pods ask for beside GPUs; ``None`` when only GPUs are looked at.
+    bare
+        The same of an engine without Ray, which has no head.
 
     Raises
     ------
@@ -114,8 +124,27 @@ def survey(
     stored = known_model(spec, told)
     model = replace(stored, facts=_loaded(stored.facts, spec.vllm_config)) if stored.facts else stored
     load = load_of(spec, model.facts)
-    choice = choose(replace(wish_of(spec, rules), needs=needs), model.facts, load, nodes, catalogue)
-    return Survey(known=model, load=load, choice=choice, checkpoint_bytes=_stored_bytes(stored.facts))
+    wish, there = wish_of(spec, rules), tuple(nodes)
+
+    def look(asked: HostNeeds | None) -> tuple[Choice, Executor, str]:
+        choice = choose(replace(wish, needs=asked), model.facts, load, there, catalogue)
+        return choice, *executor_of(spec, choice.best)
+
+    asked = needs if spec.distributed_executor_backend is Executor.RAY else bare
+    choice, executor, why = look(asked)
+    if executor is Executor.RAY and asked is not needs:
+        # It comes to Ray, and a head must have a place, too.
+        asked = needs
+        choice, executor, why = look(asked)
+    return Survey(
+        known=model,
+        load=load,
+        choice=choice,
+        executor=executor,
+        executor_reason=why,
+        needs=asked,
+        checkpoint_bytes=_stored_bytes(stored.facts),
+    )
 
 
 def plan(
@@ -126,6 +155,7 @@ def plan(
     rules: PodRules | None = None,
     told: HubAnswer | None = None,
     needs: HostNeeds | None = None,
+    bare: HostNeeds | None = None,
 ) -> Plan:
     """Choose or check the GPUs, the parallel sizes and the pods of an engine; parameters as for :func:`survey`.
 
@@ -141,13 +171,13 @@ def plan(
         It cannot be placed now.
     """
     there = tuple(nodes)
-    seen = survey(spec, there, catalogue, rules=rules, told=told, needs=needs)
+    seen = survey(spec, there, catalogue, rules=rules, told=told, needs=needs, bare=bare)
     chosen = seen.choice.best
     if chosen is None:
         raise NoSuchGPUsError(seen.choice.reason)
     if chosen.verdict is Verdict.NOT_NOW:
         raise GPUsTakenError(seen.choice.reason)
-    host, warnings = host_of(spec, seen, there, needs)
+    host, warnings = host_of(spec, seen, there)
     return Plan(shape=shape_of(spec, chosen, there), chosen=chosen, survey=seen, host=host, warnings=warnings)
 
 
@@ -163,11 +193,30 @@ def shape_of(spec: VLLMDeploymentSpec, chosen: Candidate, nodes: Iterable[GpuNod
         without_label=product_label(chosen.resource) if several and not chosen.selector else "",
         resource=chosen.resource,
         gpu_memory_utilization=chosen.utilization,
+        executor=executor_of(spec, chosen)[0],
     )
 
 
+def executor_of(spec: VLLMDeploymentSpec, chosen: Candidate | None) -> tuple[Executor, str]:
+    """Give vLLM's executor for the pods of a candidate, and why it is this one."""
+    wanted = spec.distributed_executor_backend
+    if wanted is not Executor.AUTO:
+        return wanted, "as the spec says"
+    if chosen is None:
+        return Executor.RAY, ""
+    pods, gpus = len(chosen.sizes), chosen.gpus
+    if pods > 1:
+        return Executor.RAY, f"{gpus} ranks over {pods} pods"
+    if spec.ray_head != RayHead():
+        return Executor.RAY, "one pod would do it, but rayHead asks for a Ray cluster"
+    if spec.placement.strategy in (Strategy.SPREAD, Strategy.STRICT_SPREAD):
+        return Executor.RAY, f"{spec.placement.strategy} asks for a placement group"
+    one = "one GPU" if gpus == 1 else f"one pod of {gpus} GPUs"
+    return Executor.UNI if gpus == 1 else Executor.MP, f"{one} does it, Ray would only add a layer"
+
+
 def host_of(
-    spec: VLLMDeploymentSpec, seen: Survey, nodes: Sequence[GpuNode], needs: HostNeeds | None
+    spec: VLLMDeploymentSpec, seen: Survey, nodes: Sequence[GpuNode]
 ) -> tuple[HostEstimate | None, tuple[str, ...]]:
     """Estimate what the largest pod of the best candidate uses of its host, and say what contradicts it."""
     best = seen.choice.best
@@ -182,7 +231,7 @@ def host_of(
         weights=weights,
         has_towers=bool(seen.facts and seen.facts.tower_parameters),
     )
-    return host, host_warnings(host, needs, best.seats, nodes, ranks=ranks) if needs else ()
+    return host, host_warnings(host, seen.needs, best.seats, nodes, ranks=ranks) if seen.needs else ()
 
 
 def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
@@ -193,7 +242,7 @@ def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
         "accelerator": chosen.product,
         "resource": chosen.resource,
         "gpus": chosen.gpus,
-        "reason": chosen.reason,
+        "reason": planned.survey.executor_reason,
         "warning": "; ".join(part for part in warnings if part),
         "facts": planned.survey.known.source,
         "candidates": [
@@ -235,10 +284,11 @@ def host_data(host: HostEstimate) -> dict[str, Any]:
 def wish_of(spec: VLLMDeploymentSpec, rules: PodRules | None = None) -> Wish:
     """Give what the user said of GPUs and sizes; parameters as for :func:`survey`."""
     parallelism = spec.parallelism
+    one_pod = spec.distributed_executor_backend in (Executor.MP, Executor.UNI)
     return Wish(
-        tensor=parallelism.tensor if parallelism else None,
-        pipeline=parallelism.pipeline if parallelism else None,
-        strategy=spec.placement.strategy,
+        tensor=_size(spec, parallelism.tensor if parallelism else None),
+        pipeline=_size(spec, parallelism.pipeline if parallelism else None),
+        strategy=Strategy.STRICT_PACK if one_pod else spec.placement.strategy,
         gpus_per_pod=spec.placement.gpus_per_pod,
         topology_key=spec.placement.topology_key or "",
         accelerators=tuple(
@@ -253,6 +303,11 @@ def wish_of(spec: VLLMDeploymentSpec, rules: PodRules | None = None) -> Wish:
         pod_rules=rules
         or PodRules(node_selector=spec.pod.node_selector, tolerations=spec.pod.tolerations, affinity=spec.pod.affinity),
     )
+
+
+def _size(spec: VLLMDeploymentSpec, size: int | None) -> int | None:
+    """Give a parallel size that the user set; uni leaves no choice."""
+    return 1 if spec.distributed_executor_backend is Executor.UNI else size
 
 
 def load_of(spec: VLLMDeploymentSpec, facts: ModelFacts | None) -> Load:

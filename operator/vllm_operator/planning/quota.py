@@ -15,6 +15,7 @@ from vllm_operator.planning.quantity import CPU, MEMORY, STORAGE, Amounts, add, 
 from vllm_operator.planning.requests import ENDED, container_amounts, pod_requests
 
 CLUSTERS = "count/rayclusters.ray.io"
+DEPLOYMENTS = "count/deployments.apps"
 _NATIVE = (CPU, MEMORY, STORAGE)
 _MUST_STATE = (CPU, MEMORY, "requests.cpu", "requests.memory", "limits.cpu", "limits.memory")
 """A quota of these refuses pods with a container that says nothing of them."""
@@ -147,7 +148,9 @@ def read_rules(
     )
 
 
-def check_quotas(rules: NamespaceRules, pods: Sequence[Pods], engines: int = 1) -> tuple[str, ...]:
+def check_quotas(
+    rules: NamespaceRules, pods: Sequence[Pods], engines: int = 1, *, with_ray: bool = True
+) -> tuple[str, ...]:
     """Say whether the quotas let the pods in.
 
     Parameters
@@ -156,6 +159,8 @@ def check_quotas(rules: NamespaceRules, pods: Sequence[Pods], engines: int = 1) 
         The pods of an engine.
     engines
         So many engines, all alike.
+    with_ray
+        Each is a RayCluster; else a Deployment.
 
     Returns
     -------
@@ -178,7 +183,7 @@ def check_quotas(rules: NamespaceRules, pods: Sequence[Pods], engines: int = 1) 
             continue
         mine = [item for item in whole if counted[id(item)]]
         _must_state(quota, mine)
-        full += _exceeded(quota, mine, rules, engines)
+        full += _exceeded(quota, mine, rules, {CLUSTERS if with_ray else DEPLOYMENTS: engines})
     if full:
         raise QuotaExceededError("; ".join(full))
     return tuple(notes)
@@ -238,15 +243,16 @@ def _states(container: Mapping[str, Any], name: str) -> bool:
     return resource in container_amounts(container, kind or "requests")
 
 
-def _exceeded(quota: Quota, pods: Sequence[Pods], rules: NamespaceRules, engines: int) -> list[str]:
-    asked: dict[str, int] = {} if quota.scopes else {CLUSTERS: engines}
+def _exceeded(quota: Quota, pods: Sequence[Pods], rules: NamespaceRules, engines: Mapping[str, int]) -> list[str]:
+    asked: dict[str, int] = {} if quota.scopes else dict(engines)
     for item in pods:
         asked = add(asked, {name: value * item.number for name, value in usage(item.spec).items()})
     given_back: dict[str, int] = {} if quota.scopes else {CLUSTERS: rules.clusters}
     for spec in rules.ours:
         if _counts(quota, spec):
             given_back = add(given_back, usage(spec))
-    who = "the engine asks" if engines == 1 else f"{engines} engines ask"
+    number = sum(engines.values())
+    who = "the engine asks" if number == 1 else f"{number} engines ask"
     told = []
     for name, hard in quota.hard.items():
         used = max(0, quota.used.get(name, 0) - given_back.get(name, 0))

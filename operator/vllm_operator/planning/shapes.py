@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.spec import Executor, Strategy
 from vllm_operator.planning.devices import GPU_RESOURCE
 
 LEAD_GROUP = "lead"
@@ -45,6 +45,8 @@ class Shape:
         Name under which the pods ask for GPUs.
     gpu_memory_utilization
         What vLLM is told unless the user says it; ``None`` leaves it to vLLM.
+    executor
+        ray, mp or uni; without Ray there is one pod.
     """
 
     tensor: int
@@ -55,6 +57,12 @@ class Shape:
     resource: str = GPU_RESOURCE
     gpu_memory_utilization: float | None = None
     without_label: str = ""
+    executor: Executor = Executor.RAY
+
+    @property
+    def with_ray(self) -> bool:
+        """Whether its ranks are actors of a Ray cluster."""
+        return self.executor is Executor.RAY
 
     @property
     def pods(self) -> int:

@@ -7,13 +7,16 @@ from collections.abc import Callable, Sequence
 
 from vllm_operator.api.status import Reason
 from vllm_operator.clients.kubernetes import ApiError, ConflictError, Kind, KubernetesClient, NotFoundError, kind_of
+from vllm_operator.clients.package import encoded_package
 from vllm_operator.clients.ray import RayError
-from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Submit
+from vllm_operator.clients.supervisor import SupervisorError
+from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.reconcile.intent import KUBERAY_MISSING
 from vllm_operator.reconcile.observe import Observer, is_ours, name_conflict
 from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.resources import access
+from vllm_operator.resources.deployment import with_code
 from vllm_operator.resources.names import Owner
 
 log = logging.getLogger(__name__)
@@ -60,14 +63,14 @@ class Actor:
                 if error.code in (400, 403, 422):
                     return _refused(action, error)
                 raise
-            except RayError as error:
+            except (RayError, SupervisorError) as error:
                 log.warning("%s/%s: %s", owner.namespace, owner.name, error)
         return None
 
     async def _conflicts(self, actions: Sequence[Action], owner: Owner) -> Blocker | None:
         """Look for names that others hold, before the first object is made: nothing is half-created."""
         for action in actions:
-            if isinstance(action, Create | CreateTokens):
+            if isinstance(action, Create | CreateCode | CreateTokens):
                 kind, name = kind_of(action.body), action.body["metadata"]["name"]
                 if await self._observer.is_foreign(kind, owner, name):
                     return name_conflict(kind.kind, name)
@@ -80,14 +83,16 @@ class Actor:
             case CreateTokens(body=body):
                 data = access.token_data(auth_token=self._token(), control_token=self._token())
                 await self._create({**body, "data": data}, owner)
+            case CreateCode(body=body):
+                await self._create(with_code(body, encoded_package()), owner)
             case Patch(body=body, uid=uid, resource_version=version):
                 await self._api.patch(body, uid=uid, resource_version=version)
                 log.info("%s/%s: patched %s %s", owner.namespace, owner.name, body["kind"], body["metadata"]["name"])
             case Delete(api_version=api_version, kind=kind, name=name, uid=uid):
                 await self._delete(Kind(api_version=api_version, kind=kind), name, uid, owner)
-            case Submit(plan=plan, head_ip=head_ip, secret=secret):
-                job = await self._ray_side.submit(plan, head_ip, secret)
-                log.info("%s/%s: submitted bootstrap job %s", owner.namespace, owner.name, job)
+            case Submit(plan=plan, ip=ip, secret=secret):
+                job = await self._ray_side.submit(plan, ip, secret)
+                log.info("%s/%s: brought plan %s to %s", owner.namespace, owner.name, job, plan.engine)
 
     async def _delete(self, kind: Kind, name: str, uid: str, owner: Owner) -> None:
         if not uid:

@@ -19,12 +19,13 @@ from vllm_operator.api.status import (
     Reason,
 )
 from vllm_operator.api.status import PodShape as PodShapeStatus
-from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Submit
+from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, step
 from vllm_operator.reconcile.intent import Engine, Intent, Settings, engine_count, remove_engine
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources import access
+from vllm_operator.resources.deployment import code_config_map, deployment
 from vllm_operator.resources.engine import Attempt, engine_plan
 from vllm_operator.resources.names import EngineNames, engine_name
 from vllm_operator.resources.ray_cluster import ray_cluster
@@ -85,8 +86,8 @@ def decide(
             actions += remove_engine(int(engine.names.index), engine.view.cluster)
         elif engine.names.report not in seen.config_maps:
             actions.append(Create(body=access.report_config_map(seen.owner, engine.names, view.report)))
-        if told.submit and view.ray and view.head:
-            actions.append(_submit(seen, engine, view.ray.session, view.head.ip, settings))
+        if told.submit and view.ray and view.front:
+            actions.append(_submit(seen, engine, view.ray.session, view.front.ip, settings))
     replicas = _replicas(seen, intent, steps)
     requeues = [told.requeue_after for told in steps.values() if told.requeue_after is not None]
     requeues += [wait.seconds for wait in intent.waiting.values() if wait.seconds is not None]
@@ -149,19 +150,28 @@ def _create_engine(seen: Observation, names: EngineNames, revision: Revision) ->
     ]
     if not account:
         bodies.append(Create(body=access.service_account(owner, names)))
-    cluster = ray_cluster(
-        owner=owner, names=names, revision=revision.name, cluster_spec=names.fill(revision.cluster_spec)
-    )
-    return [*bodies, Create(body=cluster)]
+    rendering = names.fill(revision.cluster_spec)
+    if revision.with_ray:
+        cluster = ray_cluster(owner=owner, names=names, revision=revision.name, cluster_spec=rendering)
+        return [*bodies, Create(body=cluster)]
+    return [
+        *bodies,
+        CreateCode(body=code_config_map(owner, names)),
+        Create(body=deployment(owner=owner, names=names, revision=revision.name, rendering=rendering)),
+    ]
 
 
-def _submit(seen: Observation, engine: Engine, session: str, head_ip: str, settings: Settings) -> Submit:
-    return Submit(plan=plan_of(engine, seen, session, settings), head_ip=head_ip, secret=engine.names.secret)
+def _submit(seen: Observation, engine: Engine, session: str, ip: str, settings: Settings) -> Submit:
+    return Submit(plan=plan_of(engine, seen, session, settings), ip=ip, secret=engine.names.secret)
 
 
 def _entry(replica: EngineReplica, report: str, *, named: bool) -> EngineReplica:
     """Complete an engine's entry: it names its report, and leaves the ranks to it where they would be too many."""
     return replica.model_copy(update={"report": report} | ({"ranks": []} if named else {}))
+
+
+def _workload_kind(revision: Revision) -> str:
+    return "RayCluster" if revision.with_ray else "Deployment"
 
 
 def _world_size(revision: Revision) -> int:
@@ -192,9 +202,10 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
                     name=name,
                     state=EngineState.PENDING,
                     reason=Reason.CREATING_PODS,
-                    message=f"RayCluster {names.ray_cluster} is being made",
+                    message=f"{_workload_kind(intent.revision)} {names.ray_cluster} is being made",
                     revision=intent.revision.name,
-                    ray_cluster=names.ray_cluster,
+                    ray_cluster=names.ray_cluster if intent.revision.with_ray else "",
+                    deployment="" if intent.revision.with_ray else names.ray_cluster,
                 )
             )
     return tuple(entries)
@@ -213,14 +224,11 @@ def _warnings(intent: Intent, revision: Revision) -> str:
 
 def _plan_status(revision: Revision, warning: str) -> PlanStatus:
     engine, told = revision.engine, revision.plan
-    pods = sum(group["pods"] for group in engine["groups"])
+    executor = engine.get("executor", "ray")
     world = int(engine["tensor"] * engine["pipeline"])
     return PlanStatus(
-        distributed_executor_backend="ray",
-        reason=(
-            f"ray: {_count(world, 'rank')} over {_count(pods, 'pod')}, {engine['strategy']}; "
-            "the executors without Ray are not served by this version"
-        ),
+        distributed_executor_backend=executor,
+        reason=": ".join(part for part in (executor, told.get("reason", "")) if part),
         image=revision.image,
         strategy=engine["strategy"],
         tensor=engine["tensor"],

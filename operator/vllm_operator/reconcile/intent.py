@@ -24,9 +24,10 @@ from vllm_operator.planning.known import ModelUnknownError, Trouble
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, plan
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.quota import QuotaError, UnstatedResourcesError, check_quotas
-from vllm_operator.reconcile.inventory import of_cluster, of_deployment
+from vllm_operator.reconcile.inventory import DEPLOYMENT, RAY_CLUSTER, of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.deployment import deployment_spec
 from vllm_operator.resources.engine import engine_part
 from vllm_operator.resources.names import EngineNames, engine_name
 from vllm_operator.resources.needs import engine_pods, host_needs, needs_of
@@ -127,7 +128,7 @@ def needs_inventory(seen: Observation) -> bool:
     revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
     if revision_name(*hashes(seen.spec)) not in revisions:
         return True
-    living = [item for item in (seen.clusters or {}).values() if "deletionTimestamp" not in item["metadata"]]
+    living = [item for item in seen.workloads.values() if "deletionTimestamp" not in item["metadata"]]
     return len(living) < seen.spec.replicas or any(pod.unscheduled_since for pod in seen.pods)
 
 
@@ -144,7 +145,8 @@ def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Int
     """Say what should be: the revision, the engines, and what is to be made or removed first."""
     known = {item.name: item for item in map(read_controller_revision, seen.revisions)}
     revision, blocker, actions = _revision(seen, settings, known)
-    if not blocker and seen.clusters is None and not (seen.spec and seen.spec.plan_only):
+    needs_kuberay = revision is None or revision.with_ray
+    if not blocker and seen.clusters is None and needs_kuberay and not (seen.spec and seen.spec.plan_only):
         blocker = KUBERAY_MISSING
     if revision:
         known[revision.name] = revision
@@ -171,7 +173,7 @@ def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Int
 def engine_count(seen: Observation) -> int:
     """Give how many engines are looked after: those asked for, or those there are while nothing may be changed."""
     if seen.spec and seen.spec.plan_only:
-        indices = (body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0) for body in (seen.clusters or {}).values())
+        indices = (body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0) for body in seen.workloads.values())
         return 1 + max(map(int, indices), default=-1)
     return seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
 
@@ -242,7 +244,7 @@ def _placed(
         reason = Reason.NO_SUCH_GPUS if never else Reason.WAITING_FOR_GPUS
         return _Seat(name=name, waiting=Wait(reason=reason, message=proof.reason, lasting=never)), room
     try:
-        check_quotas(seen.rules.kept, engine_pods(target.cluster_spec), before + 1)
+        check_quotas(seen.rules.kept, engine_pods(target.cluster_spec), before + 1, with_ray=target.with_ray)
     except QuotaError as error:
         told = _unplanned(error)
         wait = Wait(reason=told.reason, message=told.message, lasting=told.lasting)
@@ -293,7 +295,11 @@ def _engine(
 ) -> Engine:
     name = engine_name(index)
     previous = next((item for item in seen.status.engine_replicas if item.name == name), None)
-    same = previous and previous.ray_cluster == cluster.name and previous.timings.created == cluster.created_at
+    same = (
+        previous
+        and cluster.name in (previous.ray_cluster, previous.deployment)
+        and previous.timings.created == cluster.created_at
+    )
     sizes = sorted((g["gpus"] for g in revision.engine["groups"] for _ in range(g["pods"])), reverse=True)
     pods = tuple(pod for pod in seen.pods if pod.cluster == cluster.name)
     view = EngineView(
@@ -358,7 +364,7 @@ def _revision(
 
 def _is_homeless(seen: Observation, revision: Revision) -> bool:
     """Say whether nothing of a deployment is there, and what was planned for it fits no more: it is planned anew."""
-    if not seen.inventory or not seen.spec or not seen.spec.replicas or seen.clusters or seen.pods:
+    if not seen.inventory or not seen.spec or not seen.spec.replicas or seen.workloads or seen.pods:
         return False
     return prove_demand(seen.inventory.room(), _demand(seen, revision, "")).verdict is not Verdict.FITS
 
@@ -401,13 +407,15 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
     """
     nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
     rules = replace(node_rules(spec, settings.defaults), volume=seen.volume)
-    needs = host_needs(spec, settings.defaults, seen.rules.defaults)
-    planned = plan(spec, nodes, settings.catalogue, rules=rules, told=seen.told, needs=needs)
+    needs, bare = (
+        host_needs(spec, settings.defaults, seen.rules.defaults, with_ray=with_ray) for with_ray in (True, False)
+    )
+    planned = plan(spec, nodes, settings.catalogue, rules=rules, told=seen.told, needs=needs, bare=bare)
     shape = planned.shape
-    cluster_spec = ray_cluster_spec(
+    cluster_spec = (ray_cluster_spec if shape.with_ray else deployment_spec)(
         spec=spec, shape=shape, owner=seen.owner, names=EngineNames.placeholder(), defaults=settings.defaults
     )
-    notes = check_quotas(seen.rules, engine_pods(cluster_spec))
+    notes = check_quotas(seen.rules, engine_pods(cluster_spec), with_ray=shape.with_ray)
     engine8, pods8 = hashes(spec)
     return Revision(
         engine8=engine8,
@@ -420,7 +428,7 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
 
 
 def _old_history(seen: Observation) -> list[Action]:
-    used = {body["metadata"].get("labels", {}).get(identity.LABEL_REVISION) for body in (seen.clusters or {}).values()}
+    used = {body["metadata"].get("labels", {}).get(identity.LABEL_REVISION) for body in seen.workloads.values()}
     idle = sorted(
         (item for item in seen.revisions if item["metadata"]["labels"][identity.LABEL_REVISION] not in used),
         key=lambda item: int(item.get("revision", 0)),
@@ -438,14 +446,15 @@ def _clusters_of(seen: Observation, index: int) -> list[ClusterView]:
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleting="deletionTimestamp" in body["metadata"],
             trouble=_cluster_trouble(body),
+            kind=DEPLOYMENT.kind if name in seen.deployments else RAY_CLUSTER.kind,
         )
-        for name, body in sorted((seen.clusters or {}).items())
+        for name, body in sorted(seen.workloads.items())
         if body["metadata"]["labels"].get(identity.LABEL_ENGINE) == str(index)
     ]
 
 
 def _cluster_trouble(body: Mapping[str, Any]) -> str:
-    """Give what KubeRay says while it cannot make pods: it takes this condition away again, unlike most others."""
+    """Give what keeps KubeRay or the Deployment's controller from making pods; both take this condition away again."""
     told = {item["type"]: item for item in (body.get("status") or {}).get("conditions") or []}
     failure = told.get("ReplicaFailure", {})
     return str(failure.get("message", "")) if failure.get("status") == "True" else ""
@@ -457,7 +466,7 @@ def _pods_of(seen: Observation, index: int) -> list[PodView]:
 
 
 def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
-    """Remove an engine: its RayCluster last, so that an interrupted removal is seen and taken up again."""
+    """Remove an engine: what holds its pods last, so that an interrupted removal is seen and taken up again."""
     names = EngineNames(index=str(index), ray_cluster=cluster.name)
     rbac = "rbac.authorization.k8s.io/v1"
     return [
@@ -466,7 +475,13 @@ def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
         Delete(api_version="v1", kind="ConfigMap", name=names.report),
         Delete(api_version="v1", kind="ServiceAccount", name=names.service_account),
         Delete(api_version="v1", kind="Secret", name=names.secret),
-        Delete(api_version="ray.io/v1", kind="RayCluster", name=cluster.name, uid=cluster.uid),
+        *([] if cluster.with_ray else [Delete(api_version="v1", kind="ConfigMap", name=names.code)]),
+        Delete(
+            api_version=(RAY_CLUSTER if cluster.with_ray else DEPLOYMENT).api_version,
+            kind=cluster.kind,
+            name=cluster.name,
+            uid=cluster.uid,
+        ),
     ]
 
 
@@ -474,7 +489,7 @@ def _surplus(seen: Observation) -> list[Action]:
     """Remove the engines beyond ``replicas``."""
     if not seen.spec:
         return []
-    there = {int(body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0)) for body in (seen.clusters or {}).values()}
+    there = {int(body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0)) for body in seen.workloads.values()}
     return [
         action
         for index in sorted(there)

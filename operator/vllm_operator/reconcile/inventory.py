@@ -25,6 +25,7 @@ from vllm_operator.resources.ray_cluster import gpu_pods
 NODE = Kind(api_version="v1", kind="Node")
 POD = Kind(api_version="v1", kind="Pod")
 RAY_CLUSTER = Kind(api_version="ray.io/v1", kind="RayCluster")
+DEPLOYMENT = Kind(api_version="apps/v1", kind="Deployment")
 FRESH_SECONDS = 1.0
 """How long a look may serve others, if nothing was made since."""
 
@@ -96,7 +97,7 @@ def of_cluster(owner: Owner, name: str) -> Callable[[Mapping[str, Any]], bool]:
     """Give the test whether a pod is one of a RayCluster's, or is the RayCluster."""
 
     def test(metadata: Mapping[str, Any]) -> bool:
-        named = (metadata.get("labels") or {}).get("ray.io/cluster") or metadata.get("name")
+        named = _workload(metadata) or metadata.get("name")
         return bool(metadata.get("namespace") == owner.namespace and named == name)
 
     return test
@@ -110,7 +111,7 @@ def read_inventory(
     heads, holding = set(), []
     for pod in pods:
         labels = _labels(pod)
-        cluster = (pod["metadata"].get("namespace", ""), labels.get("ray.io/cluster", ""))
+        cluster = (pod["metadata"].get("namespace", ""), _workload(pod["metadata"]))
         if gpus := sum(sum(held.values()) for held in used_gpus([pod]).values()):
             holding.append(pod)
             bound.setdefault(cluster, []).append(gpus)
@@ -182,7 +183,7 @@ class InventoryReader:
         at = self._now()
         nodes = await self._api.list(NODE)
         pods = [pod for namespace in self._namespaces for pod in await self._api.list(POD, namespace)]
-        inventory = read_inventory(nodes, pods, await self._clusters())
+        inventory = read_inventory(nodes, pods, await self._workloads())
         self._last = (at, inventory)
         return inventory
 
@@ -190,15 +191,20 @@ class InventoryReader:
         """Look anew the next time: something was made or removed."""
         self._last = None
 
-    async def _clusters(self) -> list[dict[str, Any]]:
-        try:
-            return [
-                body
-                for namespace in self._namespaces
-                for body in await self._api.list(RAY_CLUSTER, namespace, _MANAGED)
-            ]
-        except NotFoundError:
-            return []
+    async def _workloads(self) -> list[dict[str, Any]]:
+        found = []
+        for kind in (RAY_CLUSTER, DEPLOYMENT):
+            try:
+                found += [body for place in self._namespaces for body in await self._api.list(kind, place, _MANAGED)]
+            except NotFoundError:
+                continue  # KubeRay is not installed
+        return [body for body in found if identity.LABEL_ENGINE in body["metadata"]["labels"]]
+
+
+def _workload(metadata: Mapping[str, Any]) -> str:
+    """Give the RayCluster or Deployment that a pod belongs to; empty for another pod."""
+    labels = metadata.get("labels") or {}
+    return str(labels.get("ray.io/cluster") or labels.get(identity.LABEL_WORKLOAD) or "")
 
 
 def _unbound(body: Mapping[str, Any], bound: Sequence[int], *, head: bool) -> Demand | None:

@@ -23,6 +23,7 @@ from vllm_operator.lifecycle.pods import PodView, read_pod
 from vllm_operator.planning.known import HubAnswer
 from vllm_operator.planning.quota import NamespaceRules, read_rules
 from vllm_operator.planning.volumes import Volume, read_volume, volume_name
+from vllm_operator.reconcile.inventory import DEPLOYMENT as WORKLOAD
 from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER, Inventory
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner
@@ -58,6 +59,8 @@ class Observation:
         Quotas and limits of the namespace; none when they were not looked for.
     clusters
         RayClusters of this CR by name; ``None`` when the API server does not know the kind.
+    deployments
+        Deployments of this CR by name, of engines without Ray.
     reports
         What each engine says of itself, by RayCluster.
     config_maps
@@ -81,6 +84,12 @@ class Observation:
     volume: Volume | None = None
     told: HubAnswer | None = None
     rules: NamespaceRules = field(default_factory=NamespaceRules)
+    deployments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def workloads(self) -> Mapping[str, Mapping[str, Any]]:
+        """What holds the pods of engines, by name."""
+        return {**(self.clusters or {}), **self.deployments}
 
     @property
     def generation(self) -> int:
@@ -115,6 +124,7 @@ class Observer:
         revisions = self._ours(await self._api.list(REVISION, owner.namespace, tags), owner)
         maps = self._ours(await self._api.list(CONFIG_MAP, owner.namespace, tags), owner)
         clusters = await self._clusters(owner, tags)
+        deployments = self._ours(await self._api.list(WORKLOAD, owner.namespace, tags), owner)
         service = await self._api.find(SERVICE, owner.namespace, owner.name)
         if not blocker and service and not is_ours(service, owner):
             blocker = name_conflict("Service", owner.name)
@@ -127,6 +137,7 @@ class Observer:
             status=_read_status(body),
             revisions=tuple(revisions),
             clusters=clusters,
+            deployments={item["metadata"]["name"]: item for item in deployments},
             pods=tuple(read_pod(item) for item in await self._api.list(POD, owner.namespace, tags)),
             reports=dict(_read_reports(maps)),
             config_maps=frozenset(item["metadata"]["name"] for item in maps),

@@ -1,4 +1,4 @@
-"""Ask the Ray heads of engines that are being brought up, and supervisors whose reports are lost.
+"""Ask what takes the plans of engines that are being brought up, and supervisors whose reports are lost.
 
 An engine that serves is not asked: the kubelet's probe and the engine's report say all.
 """
@@ -39,19 +39,21 @@ class RaySide:
             return None
         try:
             token = await self.token(namespace, secret, "control_token")
-            return await self._supervisors.report(view.lead.ip, token)
+            return (await self._supervisors.look(view.lead.ip, token)).report
         except (NotFoundError, SupervisorError) as error:
             log.warning("%s/%s: the report of %s is lost: %s", namespace, view.cluster.name, view.name, error)
             return None
 
     async def look(self, view: EngineView, *, namespace: str, secret: str, job_id: Callable[[str], str]) -> RayView:
-        """Ask an engine's Ray head for its session, its GPU nodes and the job of the present attempt.
+        """Ask what takes an engine's plans: its Ray head, or without Ray the process in its pod.
 
         Parameters
         ----------
         job_id
-            Gives the job's id from Ray's session name.
+            Gives the job's id from the session.
         """
+        if not view.cluster.with_ray:
+            return await self._look_at_pod(view, namespace=namespace, secret=secret, job_id=job_id)
         if not view.head:
             return RayView(error="there is no head pod")
         try:
@@ -66,15 +68,31 @@ class RaySide:
         gpus = tuple((node.id, node.gpus) for node in nodes)
         return RayView(session=session, gpus=gpus, job=_job_view(job) if job else None)
 
-    async def submit(self, plan: contract.EnginePlan, head_ip: str, secret: str) -> str:
-        """Submit the bootstrap job of a plan.
+    async def _look_at_pod(
+        self, view: EngineView, *, namespace: str, secret: str, job_id: Callable[[str], str]
+    ) -> RayView:
+        if not view.lead:
+            return RayView(error="there is no pod")
+        try:
+            token = await self.token(namespace, secret, "control_token")
+            told = await self._supervisors.look(view.lead.ip, token)
+        except (NotFoundError, SupervisorError) as error:
+            return RayView(error=str(error))
+        taken = told.session and told.job == job_id(told.session)
+        return RayView(session=told.session, job=JobView(status="RUNNING") if taken else None)
+
+    async def submit(self, plan: contract.EnginePlan, ip: str, secret: str) -> str:
+        """Bring a plan to what takes it, as a bootstrap job where there is Ray.
 
         Raises
         ------
-        RayError
-            The head does not answer, or refused.
+        RayError, SupervisorError
+            There is no answer, or it is refused.
         """
-        head = RayHead(ip=head_ip, token=await self.token(plan.namespace, secret))
+        if plan.executor != "ray":
+            token = await self.token(plan.namespace, secret, "control_token")
+            return await self._supervisors.start(ip, token, plan)
+        head = RayHead(ip=ip, token=await self.token(plan.namespace, secret))
         return await self._ray.submit(head, plan)
 
 

@@ -88,6 +88,11 @@ class EngineNames:
         return f"{self.ray_cluster}-report"
 
     @property
+    def code(self) -> str:
+        """ConfigMap of the code that an engine without Ray runs."""
+        return f"{self.ray_cluster}-code"
+
+    @property
     def service_account(self) -> str:
         """ServiceAccount of head and lead pod."""
         return self.ray_cluster

@@ -7,9 +7,10 @@ they do in the pods that come of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
+from vllm_operator.api.spec import Executor, Strategy, VLLMDeploymentSpec
 from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.eligibility import read_rules
 from vllm_operator.planning.hosts import HostNeeds, by_kind
@@ -18,32 +19,41 @@ from vllm_operator.planning.quota import Defaults, Pods
 from vllm_operator.planning.requests import container_amounts, pod_requests
 from vllm_operator.planning.shapes import LEAD_GROUP, PodShape, Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.deployment import deployment_spec
 from vllm_operator.resources.names import EngineNames, Owner
 from vllm_operator.resources.pod import CONTAINER, SHM_VOLUME
 from vllm_operator.resources.ray_cluster import ray_cluster_spec
 
+HEAD_GROUP = "headGroupSpec"
 KUBERAY_WAITS = {"requests": {"cpu": "200m", "memory": "256Mi"}, "limits": {"cpu": "200m", "memory": "256Mi"}}
 """Of the init container that KubeRay adds to every worker (``wait-gcs-ready``), the same in all its versions so far."""
 
 _ONE = Shape(tensor=1, pipeline=1, strategy=Strategy.PACK, groups=(PodShape(name=LEAD_GROUP, pods=1, gpus=1),))
+_ONE_WITHOUT_RAY = replace(_ONE, executor=Executor.UNI)
 _NOBODY = Owner(name="", namespace="", uid="")
 
 
-def host_needs(spec: VLLMDeploymentSpec, defaults: RuntimeDefaults, given: Defaults | None = None) -> HostNeeds:
+def host_needs(
+    spec: VLLMDeploymentSpec, defaults: RuntimeDefaults, given: Defaults | None = None, *, with_ray: bool = True
+) -> HostNeeds:
     """Give what the pods of a spec ask for beside GPUs: the same however many they are.
 
     Parameters
     ----------
     given
         What their namespace adds.
+    with_ray
+        Whether there is a Ray head, and KubeRay makes the pods.
     """
-    return needs_of(rendered(spec, _ONE, defaults), spec, given)
+    return needs_of(rendered(spec, _ONE if with_ray else _ONE_WITHOUT_RAY, defaults), spec, given)
 
 
 def rendered(spec: VLLMDeploymentSpec, shape: Shape, defaults: RuntimeDefaults) -> dict[str, Any]:
-    """Give the ``spec`` of a RayCluster that is nobody's, for what its pods ask for."""
+    """Give the ``spec`` of a RayCluster or Deployment that is nobody's, for what its pods ask for."""
     names = EngineNames.placeholder()
-    return ray_cluster_spec(spec=spec, shape=shape, owner=_NOBODY, names=names, defaults=defaults)
+    return (ray_cluster_spec if shape.with_ray else deployment_spec)(
+        spec=spec, shape=shape, owner=_NOBODY, names=names, defaults=defaults
+    )
 
 
 def needs_of(
@@ -53,7 +63,7 @@ def needs_of(
     *,
     head: bool = True,
 ) -> HostNeeds:
-    """Read what the pods ask for out of a RayCluster's ``spec``.
+    """Read what the pods ask for out of a RayCluster's or Deployment's ``spec``.
 
     Parameters
     ----------
@@ -65,11 +75,12 @@ def needs_of(
         Whether the head still needs a place.
     """
     complete = (given or Defaults()).applied
-    first, *workers = (complete(item.spec) for item in engine_pods(cluster_spec))
+    pods = [complete(item.spec) for item in engine_pods(cluster_spec)]
+    first, *workers = pods if HEAD_GROUP in cluster_spec else [{}, *pods]
     need = _with_slot(pod_requests(workers[0] if workers else {}))
     return HostNeeds(
         pod=need,
-        head=_with_slot(pod_requests(first)) if head else {},
+        head=_with_slot(pod_requests(first)) if head and first else {},
         head_rules=read_rules(first),
         sources={resource: _source(spec, resource, value) for resource, value in need.items()} if spec else {},
         memory_limit=_memory_limit(workers[0]) if workers else 0,
@@ -78,10 +89,13 @@ def needs_of(
 
 
 def engine_pods(cluster_spec: Mapping[str, Any]) -> tuple[Pods, ...]:
-    """Give the pods of a RayCluster as KubeRay will make them, the head first."""
+    """Give the pods of a RayCluster as KubeRay will make them, the head first, or the pod of a Deployment."""
+    if HEAD_GROUP not in cluster_spec:
+        pod, number = _pod(cluster_spec), int(cluster_spec.get("replicas") or 0)
+        return (Pods(spec=pod, number=number, container=CONTAINER, field="pod.resources"),)
     groups = [_mapping(item) for item in _list(cluster_spec.get("workerGroupSpecs"))]
     waits = {"name": "wait-gcs-ready", "resources": KUBERAY_WAITS}
-    head = _pod(_mapping(cluster_spec.get("headGroupSpec")))
+    head = _pod(_mapping(cluster_spec[HEAD_GROUP]))
     workers = [(_pod(group), int(group.get("replicas") or 0)) for group in groups]
     return (
         Pods(spec=head, number=1, container=CONTAINER, field="rayHead.resources"),

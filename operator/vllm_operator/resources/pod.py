@@ -30,6 +30,11 @@ HEAD_PORTS = (("gcs-server", 6379), ("dashboard", 8265), ("client", 10001), ("me
 DEFAULT_SHM = "16Gi"
 HEAD_SHM = "512Mi"
 GRACE_SECONDS = 10
+STANDALONE_GRACE_SECONDS = 45
+CODE_DIR = f"{contract.RUN_DIR}/code"
+CODE_FILE = "bootstrap.zip"
+UNPACK = "import sys; sys.path.insert(0, sys.argv[1]); from vllm_bootstrap import unpack; unpack.main(*sys.argv[1:])"
+"""Program of the pod of an engine without Ray; its argument is the archive."""
 
 
 class Role(enum.StrEnum):
@@ -66,22 +71,23 @@ def pod_template(
             "automountServiceAccountToken": role is not Role.WORKER,
             "serviceAccountName": _service_account(spec, names, role),
             # KubeRay's shell is process 1 and passes no SIGTERM on: more would be waited for in vain.
-            "terminationGracePeriodSeconds": GRACE_SECONDS,
+            "terminationGracePeriodSeconds": GRACE_SECONDS if shape.with_ray else STANDALONE_GRACE_SECONDS,
             "imagePullSecrets": [{"name": item.name} for item in spec.pod.image_pull_secrets],
             "containers": [
                 {
                     "name": CONTAINER,
                     "image": spec.image or defaults.image,
-                    "env": _environment(names, location),
-                    "ports": [{"name": name, "containerPort": port} for name, port in _ports(role)],
+                    **({} if shape.with_ray else {"command": ["python3", "-c", UNPACK, f"{CODE_DIR}/{CODE_FILE}"]}),
+                    "env": _environment(names, location, shape),
+                    "ports": [{"name": name, "containerPort": port} for name, port in _ports(role, shape)],
                     "resources": _resources(spec, group),
-                    "volumeMounts": _mounts(spec, location, role),
+                    "volumeMounts": _mounts(spec, location, role, shape),
                     # A container that dies says its last words in the pod's status: no log must be read for them.
                     "terminationMessagePolicy": "FallbackToLogsOnError",
-                    **_probes(role),
+                    **_probes(role, shape),
                 }
             ],
-            "volumes": _volumes(spec, names, location, role),
+            "volumes": _volumes(spec, names, location, role, shape),
         },
     }
     if not template["spec"]["serviceAccountName"]:
@@ -94,7 +100,7 @@ def pod_template(
     theirs = labels.items() if isinstance(labels, Mapping) else ()
     # Services and this operator itself find the pods by ours: a user adds labels, but changes none and fakes none.
     tags = {key: value for key, value in theirs if not key.startswith(f"{identity.GROUP}/")}
-    return {**laid, "metadata": {**meta, "labels": {**tags, **_own_labels(owner, names, role)}}}
+    return {**laid, "metadata": {**meta, "labels": {**tags, **_own_labels(owner, names, role, shape)}}}
 
 
 def node_rules(spec: VLLMDeploymentSpec, defaults: RuntimeDefaults) -> PodRules:
@@ -148,8 +154,10 @@ def _given(value: Any) -> Any:
     return value
 
 
-def _own_labels(owner: Owner, names: EngineNames, role: Role) -> dict[str, str]:
+def _own_labels(owner: Owner, names: EngineNames, role: Role, shape: Shape) -> dict[str, str]:
     own = {**engine_labels(owner, names.index), LABEL_COMPONENT: role.value}
+    if not shape.with_ray:
+        own[identity.LABEL_WORKLOAD] = names.ray_cluster
     return {**own, identity.LABEL_LEAD: "true"} if role is Role.LEAD else own
 
 
@@ -227,13 +235,20 @@ def _strategy_affinity(strategy: Strategy, owner: Owner, names: EngineNames) -> 
             return {"podAffinity": preferred}
 
 
-def _environment(names: EngineNames, location: ModelLocation) -> list[dict[str, Any]]:
-    token = {"secretKeyRef": {"name": names.secret, "key": "auth_token"}}
+def _environment(names: EngineNames, location: ModelLocation, shape: Shape) -> list[dict[str, Any]]:
     return [
         # Ray's and vLLM's idea of a pod's address must be one and the same: https://github.com/vllm-project/vllm/issues/13388
         {"name": "VLLM_HOST_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": contract.POD_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": contract.NODE_NAME_VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
+        *(_ray_environment(names) if shape.with_ray else ()),
+        *({"name": name, "value": value} for name, value in location.environment),
+    ]
+
+
+def _ray_environment(names: EngineNames) -> list[dict[str, Any]]:
+    token = {"secretKeyRef": {"name": names.secret, "key": "auth_token"}}
+    return [
         # KubeRay's authOptions exist only from 1.5.1 on: the same by hand works with every version.
         {"name": "RAY_AUTH_MODE", "value": "token"},
         {"name": "RAY_AUTH_TOKEN", "valueFrom": token},
@@ -242,11 +257,12 @@ def _environment(names: EngineNames, location: ModelLocation) -> list[dict[str, 
         {"name": "RAY_USAGE_STATS_ENABLED", "value": "0"},
         # Ray starts its workers with a niceness of 15, and the launcher and the ranks would inherit it.
         {"name": "RAY_worker_niceness", "value": "0"},
-        *({"name": name, "value": value} for name, value in location.environment),
     ]
 
 
-def _ports(role: Role) -> tuple[tuple[str, int], ...]:
+def _ports(role: Role, shape: Shape) -> tuple[tuple[str, int], ...]:
+    if not shape.with_ray:
+        return (("http", contract.HTTP_PORT), ("supervisor", contract.SUPERVISOR_PORT))
     match role:
         case Role.HEAD:
             return HEAD_PORTS
@@ -272,8 +288,9 @@ def _plain(resources: Resources) -> dict[str, dict[str, str]]:
     return {"requests": dict(resources.requests), "limits": dict(resources.limits)}
 
 
-def _probes(role: Role) -> dict[str, Any]:
+def _probes(role: Role, shape: Shape) -> dict[str, Any]:
     """Give the probes; without own ones KubeRay injects ``wget`` into images that have none (kuberay#2063)."""
+    alive = AGENT_PORT if shape.with_ray else contract.SUPERVISOR_PORT
     match role:
         case Role.HEAD:
             return {
@@ -285,7 +302,7 @@ def _probes(role: Role) -> dict[str, Any]:
             ready = {"httpGet": {"path": "/readyz", "port": contract.SUPERVISOR_PORT}, "periodSeconds": 1}
             return {
                 "readinessProbe": {**ready, "timeoutSeconds": 1, "failureThreshold": 1, "successThreshold": 1},
-                "livenessProbe": _tcp(AGENT_PORT, period=10, failures=60, delay=30),
+                "livenessProbe": _tcp(alive, period=10, failures=60, delay=30),
             }
         case Role.WORKER:
             return {
@@ -304,8 +321,10 @@ def _tcp(port: int, *, period: int, failures: int, delay: int = 0) -> dict[str, 
     }
 
 
-def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role) -> list[dict[str, Any]]:
+def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role, shape: Shape) -> list[dict[str, Any]]:
     mounts: list[dict[str, Any]] = [{"name": SHM_VOLUME, "mountPath": "/dev/shm"}]  # noqa: S108
+    if not shape.with_ray:
+        mounts.append({"name": "code", "mountPath": CODE_DIR, "readOnly": True})
     if location.mount_path and role is not Role.HEAD:
         mounts.append({"name": "model", "mountPath": location.mount_path, "readOnly": location.read_only})
     if role is Role.LEAD:
@@ -319,9 +338,13 @@ def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role) -> li
     return mounts
 
 
-def _volumes(spec: VLLMDeploymentSpec, names: EngineNames, location: ModelLocation, role: Role) -> list[dict[str, Any]]:
+def _volumes(
+    spec: VLLMDeploymentSpec, names: EngineNames, location: ModelLocation, role: Role, shape: Shape
+) -> list[dict[str, Any]]:
     shm = HEAD_SHM if role is Role.HEAD else str(spec.pod.shm_size or DEFAULT_SHM)
     volumes: list[dict[str, Any]] = [{"name": SHM_VOLUME, "emptyDir": {"medium": "Memory", "sizeLimit": shm}}]
+    if not shape.with_ray:
+        volumes.append({"name": "code", "configMap": {"name": names.code}})
     if location.mount_path and role is not Role.HEAD:
         volumes.append(location.volume)
     if role is Role.LEAD:

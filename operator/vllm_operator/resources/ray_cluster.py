@@ -95,8 +95,8 @@ class GpuPods:
 
 
 def gpu_pods(cluster_spec: Mapping[str, Any]) -> GpuPods:
-    """Read a RayCluster's ``spec`` as :func:`ray_cluster_spec` renders it."""
-    groups = cluster_spec.get("workerGroupSpecs") or []
+    """Read a RayCluster's ``spec`` as :func:`ray_cluster_spec` renders it, or the Deployment's of one without Ray."""
+    groups = cluster_spec.get("workerGroupSpecs") or ([cluster_spec] if "template" in cluster_spec else [])
     pods = [group["template"].get("spec") or {} for group in groups for _ in range(group.get("replicas") or 0)]
     pod = pods[0] if pods else {}
     held = [pod_gpus(item) if isinstance(item, Mapping) else {} for item in pods]

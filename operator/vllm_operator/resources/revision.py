@@ -34,7 +34,7 @@ class Revision:
     image
         Runtime image, resolved.
     cluster_spec
-        ``spec`` of the RayCluster, rendered with ``EngineNames.placeholder()``.
+        ``spec`` of the RayCluster, or without Ray of the Deployment, rendered with ``EngineNames.placeholder()``.
     engine
         What vLLM is told (``resources.engine.engine_part``).
     plan
@@ -47,6 +47,11 @@ class Revision:
     cluster_spec: Mapping[str, Any]
     engine: Mapping[str, Any]
     plan: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def with_ray(self) -> bool:
+        """Whether its engines are RayClusters; else they are Deployments of one pod."""
+        return bool(self.engine.get("executor", "ray") == "ray")
 
     @property
     def name(self) -> str:
@@ -97,7 +102,7 @@ def controller_revision(owner: Owner, revision: Revision, *, number: int) -> dic
         "revision": number,
         "data": {
             "image": revision.image,
-            "rayCluster": dict(revision.cluster_spec),
+            "rayCluster" if revision.with_ray else "deployment": dict(revision.cluster_spec),
             "engine": dict(revision.engine),
             "plan": dict(revision.plan),
         },
@@ -112,7 +117,7 @@ def read_controller_revision(body: Mapping[str, Any]) -> Revision:
         engine8=engine8,
         pods8=pods8,
         image=data["image"],
-        cluster_spec=data["rayCluster"],
+        cluster_spec=data["rayCluster"] if "rayCluster" in data else data["deployment"],
         engine=data["engine"],
         plan=data.get("plan") or {},
     )

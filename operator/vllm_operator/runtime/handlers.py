@@ -16,7 +16,12 @@ from vllm_operator.api import identity
 from vllm_operator.reconcile.reconciler import Key
 
 _OURS = {identity.LABEL_MANAGED_BY: identity.MANAGER}
-_CHILDREN = (("ray.io", "v1", "rayclusters"), ("", "v1", "services"), ("", "v1", "configmaps"))
+_CHILDREN = (
+    ("ray.io", "v1", "rayclusters"),
+    ("apps", "v1", "deployments"),
+    ("", "v1", "services"),
+    ("", "v1", "configmaps"),
+)
 _PODS = ("", "v1", "pods")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import http.client
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from vllm_bootstrap.contract import EngineReport, Phase
+from vllm_bootstrap.contract import EnginePlan, EngineReport, Phase, dumps, loads
 from vllm_bootstrap.control import ControlServer, View, readiness
 from vllm_bootstrap.engine_http import MISSES, STALE_SECONDS, Pulse
 from vllm_bootstrap.supervisor import DrainAsked, Event, StopAsked
@@ -48,13 +48,13 @@ def test_readiness(view: View, ready: bool, why: str):
 class Bench:
     """A running server, with what it shows and what it was told in reach."""
 
-    def __init__(self, token_file: Path) -> None:
+    def __init__(self, token_file: Path, start: Callable[[str], str] | None = None) -> None:
         self.view = SERVING
         self.commands: list[Event] = []
         self.accepts = True
         self.token_file = token_file
         self.server = ControlServer(
-            0, view=lambda: self.view, command=self.take, token_file=token_file, now=lambda: NOW
+            0, view=lambda: self.view, command=self.take, start=start, token_file=token_file, now=lambda: NOW
         )
 
     def take(self, event: Event) -> bool:
@@ -125,3 +125,36 @@ def test_nonsense_is_answered(bench: Bench):
     assert bench.ask("GET", "/")[0] == 404
     assert bench.ask("POST", "/readyz", token="secret")[0] == 404
     assert bench.commands == []
+
+
+def test_plans_come_as_jobs_where_there_is_ray(bench: Bench):
+    assert bench.ask("POST", "/start", token="secret", body="{}") == (404, "plans come as Ray jobs here\n")
+
+
+@pytest.fixture
+def taker(tmp_path: Path) -> Iterator[Bench]:
+    """A server that takes plans."""
+    (tmp_path / "token").write_text("secret\n")
+    bench = Bench(tmp_path / "token", start=lambda text: loads(EnginePlan, text).engine)
+    yield bench
+    bench.server.close()
+
+
+def test_a_plan_is_taken_by_who_has_the_token(taker: Bench, make_plan: Callable[..., EnginePlan]):
+    text = dumps(make_plan(environment={"LONG": "x" * 300_000}))
+    assert taker.ask("POST", "/start", body=text)[0] == 401
+    status, answer = taker.ask("POST", "/start", token="secret", body=text)
+    assert (status, json.loads(answer)) == (202, {"job": make_plan().engine})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"engine": 1}'])
+def test_what_is_no_plan_is_refused(taker: Bench, text: str):
+    status, answer = taker.ask("POST", "/start", token="secret", body=text)
+    assert status == 400
+    assert "the plan cannot be read" in answer
+
+
+def test_what_takes_plans_says_which_it_has(taker: Bench):
+    taker.view = View(session="s1", job="job-1")
+    told = json.loads(taker.ask("GET", "/status", token="secret")[1])
+    assert (told["session"], told["job"], told["report"]) == ("s1", "job-1", None)

@@ -27,7 +27,10 @@ from vllm_operator.planning.known import HubFacts, HubTrouble, Trouble
 from vllm_operator.planning.plan import stated_facts
 
 GOLDEN = Path(__file__).parent / "golden"
-CHOSEN: dict[str, Any] = {"model": {"uri": "file:///m", "facts": {"parameters": "20B"}}}
+CHOSEN: dict[str, Any] = {
+    "model": {"uri": "file:///m", "facts": {"parameters": "20B"}},
+    "distributedExecutorBackend": "ray",
+}
 TIGHT = CHOSEN | {"vllmConfig": {"maxModelLen": 30_000_000}, "parallelism": {"tensor": 1, "pipeline": 1}}
 A100, L40S = "NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S"
 

@@ -271,7 +271,8 @@ def test_quotas_that_may_not_be_read_are_said(tmp_path: Path) -> None:
 
 
 def test_memory_of_nodes_counts(tmp_path: Path) -> None:
-    file = manifest(tmp_path, {"pod": {"resources": {"requests": {"memory": "480Gi"}}}})
+    asked = {"pod": {"resources": {"requests": {"memory": "480Gi"}}}, "distributedExecutorBackend": "ray"}
+    file = manifest(tmp_path, asked)
     result = run("plan", "-f", file, "--nodes", listed(tmp_path, memory="300Gi"))
     assert result.exit_code == 4
     assert "no node with 1 GPU has 480Gi of memory, which pod.resources asks for; a has 300Gi" in result.stdout

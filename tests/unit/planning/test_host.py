@@ -139,6 +139,7 @@ def test_a_model_that_is_known_counts_with_its_checkpoint() -> None:
 )
 def test_the_plan_tells_it(spec: dict[str, Any], warned: bool) -> None:
     whole = spec_of(spec)
-    told = describe(plan(whole, samples.NODES, BUILT_IN, needs=host_needs(whole, samples.DEFAULTS)))
+    needs = host_needs(whole, samples.DEFAULTS)
+    told = describe(plan(whole, samples.NODES, BUILT_IN, needs=needs, bare=needs))
     assert told["host"] == {"hostMemoryMiB": 14927, "shmMiB": 591, "cpus": 3}
     assert ("the pod is killed" in told["warning"]) == warned

@@ -16,6 +16,7 @@ from vllm_operator.planning.inventory import ZONE_LABEL
 from vllm_operator.reconcile.reconciler import Key
 
 PRODUCT = "nvidia.com/gpu.product"
+RAY = {"distributedExecutorBackend": "ray"}
 
 
 def holder(name: str, where: str, gpus: int) -> dict[str, Any]:
@@ -146,7 +147,7 @@ async def test_what_a_plan_cannot_see_is_tried_ever_more_seldom(returns: int, pa
 
 
 async def test_what_was_planned_and_fits_no_more_is_planned_anew() -> None:
-    world = World(spec={"model": {"uri": "file:///m", "facts": {"parameters": "7B"}}})
+    world = World(spec={**RAY, "model": {"uri": "file:///m", "facts": {"parameters": "7B"}}})
     for body, product in zip(world.nodes, ("NVIDIA-GeForce-RTX-3090", "NVIDIA-A100-SXM4-80GB"), strict=True):
         body["metadata"]["labels"] = {PRODUCT: product}
     await world.round()
@@ -163,7 +164,7 @@ async def test_what_was_planned_and_fits_no_more_is_planned_anew() -> None:
 
 
 async def test_what_was_planned_stays_while_it_fits() -> None:
-    world = World(spec={"model": {"uri": "file:///m", "facts": {"parameters": "7B"}}})
+    world = World(spec={**RAY, "model": {"uri": "file:///m", "facts": {"parameters": "7B"}}})
     for body, product in zip(world.nodes, ("NVIDIA-L40S", "NVIDIA-A100-SXM4-80GB"), strict=True):
         body["metadata"]["labels"] = {PRODUCT: product}
     await world.round()
@@ -185,7 +186,7 @@ async def test_one_look_serves_all_that_wait() -> None:
     first = world.api.reads
     world.clock += 0.5
     await asyncio.gather(*(world.reconciler.reconcile(key) for key in keys))
-    assert world.api.reads - first == first - 3, "nodes, pods and RayClusters were read once"
+    assert world.api.reads - first == first - 4, "nodes, pods, RayClusters and Deployments were read once"
     assert world.reconciler.waiting == set(keys)
 
 

@@ -116,7 +116,7 @@ async def test_the_last_plan_is_kept_while_there_is_no_new_one() -> None:
     world = World()
     await world.serve()
     plan = world.status["plan"]
-    assert plan["reason"].startswith("ray: 2 ranks over 2 pods, PACK")
+    assert plan["reason"].startswith("ray: 2 ranks over 2 pods")
     assert plan["podShapes"] == [{"name": "lead", "pods": 1, "gpus": 1}, {"name": "gpu1", "pods": 1, "gpus": 1}]
     world.change(parallelism={"tensor": 999})
     await world.round()

@@ -24,11 +24,12 @@ from vllm_operator.clients.kubernetes import (
     kind_of,
 )
 from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead, RayNode
-from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
+from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError, SupervisorView
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.hub_side import HubSide
 from vllm_operator.reconcile.intent import Settings
+from vllm_operator.reconcile.inventory import DEPLOYMENT as WORKLOAD
 from vllm_operator.reconcile.inventory import RAY_CLUSTER, InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observer
 from vllm_operator.reconcile.ray_side import RaySide
@@ -125,7 +126,7 @@ class FakeApi:
         if uid and live["metadata"]["uid"] != uid:
             raise ConflictError(409, "the UID in the precondition does not match")
         self.log.append(f"delete {kind.kind} {name}")
-        if kind == RAY_CLUSTER:
+        if kind in (RAY_CLUSTER, WORKLOAD):
             # Its pods take their time: ``World.collect`` is the garbage collector.
             live["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
         else:
@@ -194,12 +195,21 @@ class FakeSupervisors:
     def __init__(self) -> None:
         self.reports: dict[str, contract.EngineReport] = {}
         self.tokens: set[str] = set()
+        self.session = ""
+        self.job = ""
+        self.plans: list[contract.EnginePlan] = []
 
-    async def report(self, ip: str, token: str) -> contract.EngineReport | None:
+    async def look(self, ip: str, token: str) -> SupervisorView:
         self.tokens.add(token)
-        if ip not in self.reports:
+        if ip not in self.reports and not self.session:
             raise SupervisorError(f"http://{ip}:8001/status: refused")
-        return self.reports[ip]
+        return SupervisorView(report=self.reports.get(ip), session=self.session, job=self.job)
+
+    async def start(self, ip: str, token: str, plan: contract.EnginePlan) -> str:
+        self.tokens.add(token)
+        self.plans.append(plan)
+        self.job = contract.job_id(plan)
+        return self.job
 
 
 def node(name: str, gpus: int = 4) -> Object:
@@ -326,7 +336,7 @@ class World:
                     self._pod(f"{name}-{group['groupName']}-{index}", cluster, group["template"], "worker")
 
     def _pod(self, name: str, cluster: Object, template: Object, kind: str) -> None:
-        labels = {"ray.io/cluster": cluster["metadata"]["name"], "ray.io/node-type": kind}
+        labels = {"ray.io/cluster": cluster["metadata"]["name"], "ray.io/node-type": kind} if kind else {}
         if any(found.startswith(f"{name}-") for found in self.api.names("Pod")):
             return
         self.api.put(
@@ -380,18 +390,46 @@ class World:
         )
 
     def collect(self) -> None:
-        """Collect the garbage: RayClusters that were deleted, and their pods."""
-        gone = [
-            name
-            for name in self.api.names("RayCluster")
-            if "deletionTimestamp" in self.api.body("RayCluster", name)["metadata"]
-        ]
-        for name in gone:
-            self.api.drop("RayCluster", name)
-            for kind, namespace, pod in list(self.api.objects):
-                tags = self.api.objects[kind, namespace, pod]["metadata"].get("labels") or {}
-                if kind == "Pod" and tags.get("ray.io/cluster") == name:
-                    self.api.drop("Pod", pod)
+        """Collect the garbage: what held pods and was deleted, and its pods."""
+        for kind in ("RayCluster", "Deployment"):
+            for name in self.api.names(kind):
+                if "deletionTimestamp" in self.api.body(kind, name)["metadata"]:
+                    self.api.drop(kind, name)
+                    self._drop_pods(name)
+
+    def _drop_pods(self, workload: str) -> None:
+        for kind, namespace, pod in list(self.api.objects):
+            tags = self.api.objects[kind, namespace, pod]["metadata"].get("labels") or {}
+            if kind == "Pod" and workload in (tags.get("ray.io/cluster"), tags.get(identity.LABEL_WORKLOAD)):
+                self.api.drop("Pod", pod)
+
+    def start_deployments(self) -> None:
+        """Make the pod of every Deployment, running, and let it take plans."""
+        self.supervisors.session = "pod-session-1"
+        for name in self.api.names("Deployment"):
+            body = self.api.body("Deployment", name)
+            if "deletionTimestamp" not in body["metadata"]:
+                self._pod(name, body, body["spec"]["template"], "")
+
+    def report_pod(self, phase: contract.Phase, **changes: Any) -> None:
+        """Write the report of the newest engine without Ray, and its readiness with it."""
+        plan = self.supervisors.plans[-1]
+        pod = self.pod(plan.report.config_map.removesuffix("-report"))
+        told = views.report(
+            phase,
+            uid=plan.uid,
+            engine=plan.engine,
+            revision=plan.revision,
+            attempt=plan.attempt,
+            ray_session=plan.ray_session,
+            time=views.at(self.clock),
+            ranks=(contract.RankReport(rank=0, tp=0, pp=0, bundle=0, pod=pod),),
+            **changes,
+        )
+        self.api.body("ConfigMap", plan.report.config_map)["data"] = {contract.REPORT_KEY: contract.dumps(told)}
+        self.api.body("Pod", pod)["status"] = views.running(
+            ready=phase is contract.Phase.SERVING, ready_since=self.clock, started=self.clock - 100
+        )
 
     async def serve(self) -> None:
         """Bring every engine from nothing to serving."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.spec import Executor, VLLMDeploymentSpec
 from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.plan import plan
@@ -90,6 +91,11 @@ def shape_of(spec: VLLMDeploymentSpec, nodes: Sequence[GpuNode]) -> Shape:
     return plan(spec, nodes, BUILT_IN).shape
 
 
+def ray_shape_of(spec: VLLMDeploymentSpec, nodes: Sequence[GpuNode]) -> Shape:
+    """Give the same for a RayCluster, also where one pod would do it without Ray."""
+    return replace(shape_of(spec, nodes), executor=Executor.RAY)
+
+
 def rendered(
     spec: VLLMDeploymentSpec,
     *,
@@ -101,7 +107,7 @@ def rendered(
     there = nodes or [GpuNode(name=node.name, gpus=node.gpus, labels=spec.pod.node_selector) for node in NODES]
     return ray_cluster_spec(
         spec=spec,
-        shape=shape_of(spec, there),
+        shape=ray_shape_of(spec, there),
         owner=OWNER,
         names=names or EngineNames.of(OWNER, 0, hashes(spec)[1]),
         defaults=defaults,
@@ -109,8 +115,8 @@ def rendered(
 
 
 def revision_of(spec: VLLMDeploymentSpec, *, nodes: Sequence[GpuNode] = NODES) -> Revision:
-    """Give the revision of a spec."""
-    shape = shape_of(spec, nodes)
+    """Give the revision of a spec, as RayClusters."""
+    shape = ray_shape_of(spec, nodes)
     engine8, pods8 = hashes(spec)
     return Revision(
         engine8=engine8,

@@ -15,6 +15,7 @@ from tests.unit.resources import samples
 
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.resources import access
+from vllm_operator.resources.deployment import code_config_map, deployment, deployment_spec, with_code
 from vllm_operator.resources.names import EngineNames
 from vllm_operator.resources.ray_cluster import ray_cluster
 from vllm_operator.resources.service import service
@@ -51,6 +52,19 @@ def test_a_slice_of_a_gpu() -> None:
     spec = samples.spec_of({"pod": samples.TYPICAL["pod"]})
     sliced = GpuNode(name="gpu-a", gpus=7, product="A100-MIG-1g.10gb", resource="nvidia.com/mig-1g.10gb")
     check("mig-slice", *samples.rendered(spec, nodes=[sliced])["workerGroupSpecs"])
+
+
+def test_deployment() -> None:
+    spec = samples.spec_of(
+        {**samples.TYPICAL, "parallelism": {"tensor": 2}, "placement": {}, "distributedExecutorBackend": "mp"}
+    )
+    names = EngineNames(index="0", ray_cluster="demo-0-aaaaaaaa")
+    shape = samples.shape_of(spec, samples.NODES)
+    rendering = deployment_spec(
+        spec=spec, shape=shape, owner=samples.OWNER, names=EngineNames.placeholder(), defaults=samples.DEFAULTS
+    )
+    body = deployment(owner=samples.OWNER, names=names, revision="eeeeeeee-aaaaaaaa", rendering=names.fill(rendering))
+    check("mp-one-pod", body, with_code(code_config_map(samples.OWNER, names), "UEsD"))
 
 
 def test_objects_beside_the_ray_cluster() -> None:

@@ -1,0 +1,207 @@
+"""One attempt of an engine on its lead pod: the launcher at once, the supervisor when all has been looked at.
+
+Importing vLLM takes ten seconds, in which the engine is placed and its pods are looked at.  Nothing here knows Ray: an
+actor holds a host where there is a Ray cluster, a process where there is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import vllm_bootstrap
+from vllm_bootstrap import guard, launch
+from vllm_bootstrap.clock import Clock
+from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason
+from vllm_bootstrap.control import View
+from vllm_bootstrap.engine_http import HttpEngine
+from vllm_bootstrap.environment import INSTANCE_VARIABLE, launcher_environment, plan_environment
+from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.launcher_process import GuardedLauncher
+from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report
+from vllm_bootstrap.supervisor import Event, Inbox, Paths, RankWatch, StopAsked, Supervisor
+from vllm_bootstrap.sweep import sweep
+from vllm_bootstrap.vllm_adapter.arguments import find_api_key
+
+LOG = logging.getLogger(__name__)
+
+PACKAGE = Path(vllm_bootstrap.__file__).parent.parent
+
+
+@dataclass(frozen=True, kw_only=True)
+class Surroundings:
+    """What the pod gives to an engine.
+
+    Attributes
+    ----------
+    environment
+        As the pod was given it.
+    host_ip
+        Address of the pod.
+    log
+        File of the launcher's output.
+    ray_address
+        Of the Ray cluster; empty where there is none.
+    """
+
+    environment: Mapping[str, str]
+    host_ip: str
+    log: Path
+    ray_address: str = ""
+
+
+class EngineHost:
+    """Holds a waiting launcher from its first moment, and an engine from ``run`` on.
+
+    Parameters
+    ----------
+    watch
+        Makes what watches the ranks, from where it tells them and the launcher's process group (0 before its start).
+    """
+
+    def __init__(
+        self,
+        plan: EnginePlan,
+        surroundings: Surroundings,
+        *,
+        watch: Callable[[Inbox, Callable[[], int]], RankWatch],
+        clock: Clock,
+    ) -> None:
+        self.plan = plan
+        self._surroundings = surroundings
+        self._watch = watch
+        self._clock = clock
+        self._work = Path(tempfile.mkdtemp(prefix=f"{plan.instance_id}-"))
+        self._inbox = Inbox()
+        self._launcher: GuardedLauncher | None = None
+        self._http: HttpEngine | None = None
+        self._supervisor: Supervisor | None = None
+        self._refused: EngineReport | None = None
+        self._fault: EngineFailure | None = None
+        self._ended = threading.Event()
+        self._preparation = threading.Thread(target=self._prepare, name="prepare", daemon=True)
+
+    def prepare(self) -> None:
+        """Start the launcher, in the background."""
+        self._preparation.start()
+
+    def view(self) -> View:
+        """Give what the control server shows."""
+        return View(
+            report=self._supervisor.report if self._supervisor else self._refused,
+            pulse=self._http.pulse if self._http else None,
+            broken=self._inbox.broken.is_set(),
+        )
+
+    def command(self, event: Event) -> bool:
+        """Take what the operator asks; say whether there is an engine to ask."""
+        if self._supervisor is None:
+            return False
+        if not self._ended.is_set():
+            self._inbox.put(event)
+        return True
+
+    def stop(self, seconds: float) -> bool:
+        """End the engine for good, because another attempt takes its place; say whether it came to that in time."""
+        self._inbox.put(StopAsked(0.0))
+        return self._ended.wait(seconds)
+
+    def await_end(self, seconds: float) -> bool:
+        """Wait for the engine's end; say whether it came in time."""
+        return self._ended.wait(seconds)
+
+    def refuse(self, report: EngineReport, failure: EngineFailure) -> None:
+        """Report that the engine cannot be started, and end the waiting launcher."""
+        self._preparation.join()
+        writer = ReportWriter(choose_sink(self.plan.report, os.environ), self._clock)
+        self._refused = failed_report(report, failure, self._clock)
+        writer.submit(self._refused)
+        if self._launcher:
+            self._launcher.kill()
+        self._ended.set()
+
+    def run(self, report: EngineReport, order: launch.LaunchOrder) -> None:
+        """Let the engine live through its attempt."""
+        plan = self.plan
+        self._preparation.join()
+        if self._launcher is None or self._http is None:
+            fault = self._fault or EngineFailure(FailureReason.BOOTSTRAP_ERROR, "the launcher was not started")
+            self.refuse(report, fault)
+            return
+        writer = ReportWriter(choose_sink(plan.report, os.environ), self._clock)
+        launcher = self._launcher
+        launcher.assign(order)
+        self._supervisor = Supervisor(
+            plan,
+            report,
+            launcher=launcher,
+            engine=self._http,
+            ranks=self._watch(self._inbox, lambda: launcher.group),
+            inbox=self._inbox,
+            paths=Paths(log=self._surroundings.log, events=self._work / launch.EVENTS_FILE),
+            publish=writer.submit,
+            clock=self._clock,
+        )
+        self._supervisor.run()
+        self._ended.set()
+
+    def _prepare(self) -> None:
+        """Start the launcher; what stands in its way is told when the engine would start."""
+        plan = self.plan
+        try:
+            killed = sweep(INSTANCE_VARIABLE, instance_prefix(plan))
+            if killed:
+                LOG.warning("killed processes that an earlier attempt left: %s", killed)
+            environment = self._environment()
+            self._http = HttpEngine(
+                port=plan.http_port,
+                model=plan.served_name,
+                key=find_api_key(plan.arguments, environment),
+                inbox=self._inbox,
+                clock=self._clock,
+            )
+            launcher = GuardedLauncher(
+                guard.Orders(
+                    command=(sys.executable, "-m", "vllm_bootstrap.launcher", str(self._work)),
+                    log=str(self._surroundings.log),
+                    echo="KUBERNETES_SERVICE_HOST" in os.environ,
+                ),
+                order_file=self._work / launch.ORDER_FILE,
+                environment=environment,
+                package=PACKAGE,
+                port=plan.http_port,
+                cleanup_seconds=plan.deadlines.cleanup,
+                inbox=self._inbox,
+                clock=self._clock,
+            )
+            launcher.prepare()
+            self._launcher = launcher
+        except EngineFailure as failure:
+            self._fault = failure
+        except Exception as error:
+            LOG.exception("the launcher could not be started")
+            self._fault = EngineFailure(FailureReason.BOOTSTRAP_ERROR, f"the launcher could not be started: {error!r}")
+
+    def _environment(self) -> dict[str, str]:
+        variables, warnings = plan_environment(self.plan)
+        for warning in warnings:
+            LOG.warning(warning)
+        return launcher_environment(
+            self._surroundings.environment,
+            variables,
+            ray_address=self._surroundings.ray_address,
+            host_ip=self._surroundings.host_ip,
+            instance_id=self.plan.instance_id,
+            package=str(PACKAGE),
+        )
+
+
+def instance_prefix(plan: EnginePlan) -> str:
+    """Give what the instance ids of all attempts of an engine begin with."""
+    return plan.instance_id.rpartition("-")[0] + "-"

@@ -1,0 +1,106 @@
+"""The process of an engine without Ray: it takes plans, one attempt after the other."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from vllm_bootstrap import contract, standalone
+from vllm_bootstrap.clock import Clock, poll
+from vllm_bootstrap.contract import EnginePlan, EngineReport, Phase
+from vllm_bootstrap.report import FOLDER_VARIABLE
+from vllm_bootstrap.standalone import Standalone
+from vllm_operator.resources.pod import UNPACK
+
+DEADLINE = 30.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture
+def taker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standalone:
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path / "reports"))
+    monkeypatch.setattr(standalone, "LOG_FOLDER", tmp_path)
+    return Standalone(Clock())
+
+
+@pytest.fixture
+def next_plan(taker: Standalone, make_plan: Callable[..., EnginePlan]) -> Callable[..., EnginePlan]:
+    port = free_port()
+
+    def make(attempt: int = 1, **changes: object) -> EnginePlan:
+        given = {"executor": "mp", "ray_session": taker.view().session, "http_port": port}
+        return make_plan(attempt=attempt, instance_id=f"demo-{attempt}", **{**given, **changes})
+
+    return make
+
+
+def failed(taker: Standalone, attempt: int) -> EngineReport:
+    """Wait for the failure of an attempt."""
+
+    def look() -> EngineReport | None:
+        report = taker.view().report
+        return report if report and report.attempt == attempt and report.phase is Phase.FAILED else None
+
+    found = poll(look, seconds=DEADLINE, clock=Clock())
+    assert found, f"no failure of attempt {attempt}: {taker.view()}"
+    return found
+
+
+def test_what_stands_in_the_way_is_reported(taker: Standalone, next_plan: Callable[..., EnginePlan]):
+    plan = next_plan()
+    assert taker.start(contract.dumps(plan)) == contract.job_id(plan) == taker.view().job
+    report = failed(taker, 1)
+    assert (report.uid, report.revision, report.ray_session) == (plan.uid, plan.revision, plan.ray_session)
+    assert report.reason == "RuntimeIncompatible", "there is no vLLM here"
+    written = Path(os.environ[FOLDER_VARIABLE]) / f"{plan.report.config_map}.json"
+    assert poll(lambda: True if "RuntimeIncompatible" in written.read_text() else None, seconds=DEADLINE, clock=Clock())
+
+
+def test_the_next_attempt_takes_the_place(taker: Standalone, next_plan: Callable[..., EnginePlan]):
+    first, second = next_plan(), next_plan(attempt=2)
+    taker.start(contract.dumps(first))
+    taker.start(contract.dumps(first))
+    failed(taker, 1)
+    assert taker.start(contract.dumps(second)) == contract.job_id(second)
+    assert failed(taker, 2).attempt == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"), [({"ray_session": "another"}, "earlier session"), ({"ray_session": ""}, "earlier session")]
+)
+def test_a_plan_for_a_process_that_is_gone_is_refused(
+    taker: Standalone, next_plan: Callable[..., EnginePlan], changes: dict[str, object], words: str
+):
+    with pytest.raises(ValueError, match=words):
+        taker.start(contract.dumps(next_plan(**changes)))
+    assert taker.view().job == ""
+
+
+def test_it_starts_from_an_archive_and_ends_on_sigterm(tmp_path: Path):
+    archive = tmp_path / "bootstrap.zip"
+    package = Path(standalone.__file__).parent
+    with zipfile.ZipFile(archive, "w") as zipped:
+        for file in package.rglob("*.py"):
+            zipped.write(file, file.relative_to(package.parent))
+    port = str(free_port())
+    command = [sys.executable, "-c", UNPACK, str(archive), port]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)  # noqa: S603
+    assert process.stderr
+    line = next((line for line in process.stderr if "waiting for the operator's plan" in line), "")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(DEADLINE) == 0
+    process.stderr.close()
+    assert f"port {port}" in line
