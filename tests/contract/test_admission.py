@@ -83,6 +83,7 @@ def test_defaults_are_filled_in(create: Create) -> None:
         "replicas": 1,
         "distributedExecutorBackend": "auto",
         "placement": {"strategy": "PACK"},
+        "planOnly": False,
     }
 
 

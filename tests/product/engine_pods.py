@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from typing import Any
 
-from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.spec import Executor, VLLMDeploymentSpec
 from vllm_operator.planning.shapes import Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.names import EngineNames, Owner
@@ -26,7 +27,8 @@ def engine_pods(spec: VLLMDeploymentSpec, shape: Shape, *, name: str, namespace:
     """
     owner = Owner(name=name, namespace=namespace, uid="0")
     names = EngineNames.of(owner, 0, "00000000")
-    cluster = ray_cluster_spec(spec=spec, shape=shape, owner=owner, names=names, defaults=DEFAULTS)
+    with_ray = replace(shape, executor=Executor.RAY)
+    cluster = ray_cluster_spec(spec=spec, shape=with_ray, owner=owner, names=names, defaults=DEFAULTS)
     return [
         _pod(group["template"], names.ray_cluster, group["groupName"], index)
         for group in cluster["workerGroupSpecs"]
