@@ -114,8 +114,10 @@ class Cluster:
                 break
         return left
 
-    def plan(self, inventories: Iterable[Inventory]) -> list[Case]:
-        """Plan each inventory on its nodes, as the API server has them."""
+    def plan(self, inventories: Sequence[Inventory]) -> list[Case]:
+        """Plan each inventory on its nodes, as the API server has them once they are as they should be."""
+        names = _names(node for item in inventories for node in item.nodes)
+        assert not self.watch("nodes", INVENTORY, names, _is_as_made)
         nodes: dict[str, list[GpuNode]] = defaultdict(list)
         for node in read_inventory(self.read("nodes", INVENTORY), self.read("pods", ENDED), ()).room():
             nodes[node.labels[INVENTORY]].append(node)
@@ -178,10 +180,9 @@ def inventories(cluster: Cluster) -> list[Inventory]:
     made = [inventory(number) for number in range(INVENTORIES)]
     nodes = [node for item in made for node in item.nodes]
     cluster.create([item.nodes for item in made])
-    assert not cluster.watch("nodes", INVENTORY, _names(nodes), _is_as_made)
     foreign = [pod for item in made for pod in item.foreign]
     cluster.create([item.foreign for item in made])
-    away = {node["metadata"]["name"] for node in nodes if not node["metadata"]["annotations"]}
+    away = set(_names(node for node in nodes if _is_away(node)))
     there = [pod for pod in foreign if pod["spec"]["nodeName"] not in away]
     assert not cluster.watch("pods", ENDED, _names(there), lambda pod: pod["status"]["phase"] == "Running")
     ended = _names(pod for pod in foreign if pod["metadata"]["labels"][ENDED] == "true")
@@ -190,12 +191,16 @@ def inventories(cluster: Cluster) -> list[Inventory]:
     return made
 
 
+def _is_away(node: Body) -> bool:
+    """Say whether nobody plays a node."""
+    return fake.LABEL not in node["metadata"]["labels"]
+
+
 def _is_as_made(node: Body) -> bool:
     """Say whether Kubernetes has set, and taken away, the taints of a node's state."""
-    away = not node["metadata"].get("annotations", {}).get(fake.ANNOTATION)
     cordoned = bool(node["spec"].get("unschedulable"))
     taints = {taint["key"] for taint in node["spec"].get("taints") or ()}
-    return (bool(AWAY & taints), CORDONED in taints) == (away, cordoned)
+    return (bool(AWAY & taints), CORDONED in taints) == (_is_away(node), cordoned)
 
 
 @pytest.fixture(scope="module")
@@ -227,13 +232,12 @@ def released(cluster: Cluster, cases: list[Case], seated: dict[str, Body]) -> li
     waiting = [case for case in cases if case.verdict is Verdict.NOT_NOW]
     bed, chosen = cluster.bed, f"{INVENTORY} in ({','.join(case.inventory.name for case in waiting)})"
     cluster.delete_pods(chosen)
-    nodes = _names(node for case in waiting for node in case.inventory.nodes)
-    bed.kubectl("uncordon", *nodes)
-    bed.kubectl("annotate", "nodes", "-l", chosen, f"{fake.ANNOTATION}=fake", "--overwrite")
-    tainted = {node.name for case in waiting for node in case.nodes if UNINITIALIZED in {t.key for t in node.taints}}
-    bed.kubectl("taint", "nodes", *sorted(tainted), f"{UNINITIALIZED}-")
-    assert not cluster.watch("nodes", chosen, nodes, _is_as_made)
-    again = cluster.plan(case.inventory for case in waiting)
+    nodes = [node for case in waiting for node in case.inventory.nodes]
+    bed.kubectl("uncordon", *_names(node for node in nodes if node["spec"]["unschedulable"]))
+    bed.kubectl("label", "nodes", *_names(node for node in nodes if _is_away(node)), f"{fake.LABEL}=fake")
+    raw = _names(node for node in nodes if any(taint["key"] == UNINITIALIZED for taint in node["spec"]["taints"]))
+    bed.kubectl("taint", "nodes", *raw, f"{UNINITIALIZED}-")
+    again = cluster.plan([case.inventory for case in waiting])
     cluster.create([engine for case in again for engine in case.engines])
     every = [name for case in again for engine in case.engines for name in _names(engine)]
     cluster.watch("pods", LABEL_DEPLOYMENT, every, lambda pod: bool(pod["spec"].get("nodeName")))

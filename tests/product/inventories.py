@@ -73,7 +73,9 @@ def inventory(number: int) -> Inventory:
     chance = random.Random(number)  # noqa: S311 - a test that can be repeated
     name = f"inventory-{number}"
     products = chance.sample(_PRODUCTS, chance.choice((1, 1, 1, 2, 3)))
-    nodes = tuple(_node(chance, f"{name}-{index}", name, products) for index in range(chance.randint(1, 6)))
+    nodes = tuple(
+        _node(chance, f"{name}-{index}", name, products) for index in range(chance.choice((1, 2, 2, 3, 3, 4, 6)))
+    )
     foreign = tuple(pod for node in nodes for pod in _foreign(chance, node))
     return Inventory(name=name, nodes=nodes, foreign=foreign, spec=_spec(chance, name, nodes))
 

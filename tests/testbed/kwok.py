@@ -16,8 +16,8 @@ from .process import Command, Daemons
 from .waiting import answers
 
 DAEMON = "kwok"
-ANNOTATION = "kwok.x-k8s.io/node"
-"""Nodes with it, set to ``fake``, are played."""
+LABEL = "kwok.x-k8s.io/node"
+"""Nodes with it, set to ``fake``, are played.  (An annotation that a node gets later would not be seen.)"""
 
 _SERVER = "127.0.0.1:18083"
 # In the range that is reserved for tests, beside the bed's own networks: nobody answers there.
@@ -33,9 +33,11 @@ def start(layout: Layout) -> None:
         layout.bin / "kwok",
         f"--kubeconfig={layout.kubeconfig}",
         f"--server-address={_SERVER}",
-        f"--manage-nodes-with-annotation-selector={ANNOTATION}=fake",
+        f"--manage-nodes-with-label-selector={LABEL}=fake",
         f"--node-ip={_NODE_ADDRESS}",
         f"--cidr={_PODS}",
+        # A quarter of it passes between two renewals; Kubernetes gives up after 50 s.
+        "--node-lease-duration-seconds=100",
         "--v=WARN",  # otherwise a line for every node and pod
         *(f"--config={path}" for path in sorted(components.stages(layout).glob("*.yaml"))),
     ]
@@ -66,15 +68,12 @@ def node(
     ready
         Whether kwok plays it; of a node that nobody plays Kubernetes says that it is not ready.
     """
+    own = {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **({LABEL: "fake"} if ready else {})}
     room = {"cpu": "512", "memory": "4Ti", "pods": "110", "nvidia.com/gpu": str(gpus)}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
-            "annotations": {ANNOTATION: "fake"} if ready else {},
-        },
+        "metadata": {"name": name, "labels": {**own, **(labels or {})}},
         "spec": {"taints": [dict(item) for item in taints], "unschedulable": cordoned},
         "status": {
             "capacity": room,
