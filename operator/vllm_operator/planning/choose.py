@@ -136,6 +136,11 @@ class Candidate:
         """Whether this version can run it."""
         return self.data == 1
 
+    @property
+    def is_torn(self) -> bool:
+        """A tensor group lies in more than one pod."""
+        return any(size % self.tensor for size in self.sizes)
+
     def warned(self, text: str) -> Candidate:
         """Give the same with one warning more."""
         return replace(self, warning="; ".join(part for part in (self.warning, text) if part))
@@ -149,7 +154,7 @@ class Candidate:
             self.preference,
             # Whole GPUs have the more telling reason for a no.
             self.sharing is not Sharing.NONE if self.verdict is Verdict.NEVER else not self.sharing.is_isolated,
-            any(size % self.tensor for size in self.sizes),
+            self.is_torn,
             round(self.cost, 6),
             self.pipeline,
             len(self.sizes),
@@ -211,7 +216,8 @@ def choose(wish: Wish, facts: ModelFacts | None, load: Load, nodes: Iterable[Gpu
     facts
         ``None`` when nothing is known of the model: then sizes that were left out are 1.
     """
-    there = tuple(nodes)
+    # An API server's list has no order that one may rely on.
+    there = tuple(sorted(nodes, key=lambda node: node.name))
     hosts = Hosts(there, wish.needs) if wish.needs else None
     by_product: dict[tuple[str, str], list[GpuNode]] = {}
     for node in there:
@@ -298,17 +304,50 @@ def _fleet(
 def _of_fleet(wish: Wish, facts: ModelFacts | None, load: Load, fleet: _Fleet) -> list[Candidate]:
     if facts is None:
         return [_place(wish, fleet, wish.tensor or 1, wish.pipeline or 1)]
-    candidates = []
     tensors = _tensors(wish, facts, fleet)
+    longest = 1 if _is_part(fleet) else min(MAX_PIPELINE, len(facts.layers))
+    # Pipeline parallel is for what one node cannot hold: only with as much tensor parallel as there can be.
+    found = [
+        *_sized(wish, facts, load, fleet, tensors[:-1], longest=1),
+        *_sized(wish, facts, load, fleet, tensors[-1:], longest=longest),
+    ]
+    whole = any(item.verdict is Verdict.FITS and not item.is_torn for item in found)
+    if not whole and not wish.tensor and not _is_part(fleet):
+        found += _last_resorts(wish, facts, load, fleet, tensors[:-1], known=found)
+    return found + _data_parallel(wish, facts, load, fleet)
+
+
+def _last_resorts(
+    wish: Wish,
+    facts: ModelFacts,
+    load: Load,
+    fleet: _Fleet,
+    smaller: Sequence[int],
+    *,
+    known: Sequence[Candidate],
+) -> list[Candidate]:
+    """Give what is tried when nothing better has seats: pipelines of smaller tensor groups, and groups over nodes."""
+    longest = min(MAX_PIPELINE, len(facts.layers))
+    found = _sized(wish, facts, load, fleet, smaller, longest=longest)
+    if not any(item.verdict is Verdict.FITS for item in (*known, *found)):
+        wider = range(fleet.seating.largest + 1, min(rules.MAX_TENSOR, fleet.seating.gpus) + 1)
+        found += _sized(wish, facts, load, fleet, _accepted(facts, wider), longest=longest)
+    told = {(item.tensor, item.pipeline) for item in known}
+    return [item for item in found if item.verdict is not Verdict.NEVER and (item.tensor, item.pipeline) not in told]
+
+
+def _sized(
+    wish: Wish, facts: ModelFacts, load: Load, fleet: _Fleet, tensors: Sequence[int], *, longest: int
+) -> list[Candidate]:
+    """Give the candidate of each tensor size, with the smallest pipeline size that has room for the model."""
+    candidates = []
     for tensor in tensors:
         sizing = Sizing(facts, load, tensor)
-        # Pipeline parallel is for what one node cannot hold: only with as much tensor parallel as there can be.
-        longest = min(MAX_PIPELINE, len(facts.layers)) if tensor == tensors[-1] and not _is_part(fleet) else 1
         pipeline = wish.pipeline or _pipeline(sizing, load, fleet, longest)
         if pipeline:
             placed = _place(wish, fleet, tensor, pipeline)
             candidates.append(_judge(placed, facts, sizing, load, fleet, explicit=wish.is_explicit))
-    return candidates + _data_parallel(wish, facts, load, fleet)
+    return candidates
 
 
 def _data_parallel(wish: Wish, facts: ModelFacts, load: Load, fleet: _Fleet) -> list[Candidate]:
@@ -333,8 +372,11 @@ def _tensors(wish: Wish, facts: ModelFacts, fleet: _Fleet) -> list[int]:
     if wish.tensor:
         return [wish.tensor]
     largest = 1 if _is_part(fleet) else fleet.seating.largest
-    sizes = [size for size in range(1, largest + 1) if not rules.faults(facts, tensor=size, pipeline=1)]
-    return sizes or [1]
+    return _accepted(facts, range(1, largest + 1)) or [1]
+
+
+def _accepted(facts: ModelFacts, tensors: Iterable[int]) -> list[int]:
+    return [size for size in tensors if facts.heads % size == 0 and not rules.faults(facts, tensor=size, pipeline=1)]
 
 
 def _is_part(fleet: _Fleet) -> bool:
@@ -469,8 +511,8 @@ def _judge(
     judged = replace(candidate, need=need, cached_tokens=tokens)
     if not memory:
         return judged.warned(f"the memory of {candidate.product or 'these GPUs'} is not known")
-    if need.weights > memory:
-        told = f"the weights of a rank ({need.weights / GIB:.1f} GiB) are more than a GPU has ({memory / GIB:.0f} GiB)"
+    if (weights := max(item.weights for item in needs)) > memory:
+        told = f"the weights of a rank ({weights / GIB:.1f} GiB) are more than a GPU has ({memory / GIB:.0f} GiB)"
         return replace(judged, verdict=Verdict.NEVER, reason=told, seats=())
     if need.total(load.max_model_len) > budget:
         told = (

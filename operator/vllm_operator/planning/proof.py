@@ -76,6 +76,11 @@ class Seating:
         """GPUs of the largest node that may be used, now or later."""
         return next(iter(self._whole.values()), 0)
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of all nodes that may be used, now or later."""
+        return sum(self._whole.values())
+
     def prove(self, sizes: Sequence[int], strategy: Strategy) -> Proof:
         """Say whether pods of these sizes can be seated.
 

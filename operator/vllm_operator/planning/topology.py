@@ -44,6 +44,11 @@ class DomainSeating:
         """GPUs of the largest node that may be used, now or later."""
         return max((seating.largest for seating in self._domains.values()), default=0)
 
+    @property
+    def gpus(self) -> int:
+        """GPUs of the largest domain that may be used, now or later."""
+        return max((seating.gpus for seating in self._domains.values()), default=0)
+
     def prove(self, sizes: Sequence[int], strategy: Strategy) -> Proof:
         """Say whether pods of these sizes can be seated inside one domain."""
         if not self._domains:
