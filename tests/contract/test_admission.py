@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 import os
+import random
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -16,11 +18,14 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import ValidationError
 from tests.testbed.bed import Bed
 from tests.testbed.errors import BedError
 from tests.unit.api.cases import BAD_NAMES, CASES, GOOD_NAMES, MODEL, NAME_REFUSAL, Case
+from tests.unit.api.random_specs import random_spec
 
 from vllm_operator.api.identity import API_VERSION, KIND
+from vllm_operator.api.spec import VLLMDeploymentSpec, explain
 
 pytestmark = pytest.mark.contract
 
@@ -62,6 +67,43 @@ def test_bad_name(create: Create, name: str) -> None:
         create({"model": MODEL}, name=name)
     assert NAME_REFUSAL in str(refusal.value)
     assert "at most 40 characters" in str(refusal.value)
+
+
+RANDOM_SPECS = 300
+ONLY_MODELS = ("the operator sets it itself", "would override", "nested more than")
+"""What a rule of the API server could not say: inside free forms, and beginnings of options (see ``only_models``)."""
+ONLY_SERVER = ("must be of type", "must be an integer")
+"""The models take "2" and true for numbers."""
+
+
+def test_random_specs_have_one_verdict(bed: Bed, crd: None, namespace: str) -> None:
+    specs = {f"r{seed}": random_spec(random.Random(seed)) for seed in range(RANDOM_SPECS)}  # noqa: S311
+    bodies = [
+        {"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": name}, "spec": spec}
+        for name, spec in specs.items()
+    ]
+    manifest = json.dumps({"apiVersion": "v1", "kind": "List", "items": bodies})
+    # Unknown fields are dropped, as by a client that does not ask: the models drop them, too.
+    options = ("--dry-run=server", "--validate=false", "-o", "name", "-n", namespace)
+    with pytest.raises(BedError) as refusals:
+        bed.kubectl("create", *options, "-f", "-", stdin=manifest, timeout=300)
+    refused = dict(re.findall(r'"(r\d+)" is invalid: ((?:(?!Error from server).)*)', str(refusals.value), re.DOTALL))
+    assert len(refused) == str(refusals.value).count("Error from server"), str(refusals.value)[:2000]
+    told: dict[str, str] = {}
+    for name, spec in specs.items():
+        try:
+            VLLMDeploymentSpec.model_validate(spec)
+        except ValidationError as error:
+            told[name] = explain(error)
+    assert {name: told[name] for name in told.keys() - refused.keys() if not _is_known(told[name], ONLY_MODELS)} == {}
+    assert {
+        name: refused[name] for name in refused.keys() - told.keys() if not _is_known(refused[name], ONLY_SERVER)
+    } == {}
+    assert RANDOM_SPECS * 0.5 < RANDOM_SPECS - len(refused) < RANDOM_SPECS * 0.9, "most are valid, many are not"
+
+
+def _is_known(told: str, asymmetries: tuple[str, ...]) -> bool:
+    return any(words in told for words in asymmetries)
 
 
 def test_unknown_field(create: Create) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 Name = Annotated[str, Field(min_length=1, max_length=253, pattern=r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$")]
 """Name of another Kubernetes object (DNS-1123 subdomain)."""
@@ -45,14 +45,30 @@ Quantity = Annotated[
 ]
 """Kubernetes quantity: ``4``, ``500m``, ``16Gi``."""
 
+MAX_DEPTH = 64
+
+
+def _shallow(value: Any) -> Any:
+    """Refuse what is nested deeper than any object of Kubernetes: neither pydantic nor we could write it down."""
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        parts = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
+        level = [item for part in parts for item in part]
+    if level:
+        raise ValueError(f"nested more than {MAX_DEPTH} deep")
+    return value
+
+
 FreeForm = Annotated[
     dict[str, Any],
+    AfterValidator(_shallow),
     WithJsonSchema({"type": "object", "x-kubernetes-preserve-unknown-fields": True}),
 ]
 """A Kubernetes object that is passed on as it is; checked by the API server when it is used."""
 
 FreeFormList = Annotated[
     list[dict[str, Any]],
+    AfterValidator(_shallow),
     Field(max_length=64),
     WithJsonSchema(
         {
@@ -63,3 +79,26 @@ FreeFormList = Annotated[
         }
     ),
 ]
+
+
+def _labelled(template: dict[str, Any]) -> dict[str, Any]:
+    """Refuse a template to which no label could be added; what else is wrong with it is the API server's to say."""
+    metadata = template.get("metadata")
+    labels = metadata.get("labels") if isinstance(metadata, dict) else None
+    for name, part in (("metadata", metadata), ("metadata.labels", labels)):
+        if part is not None and not isinstance(part, dict):
+            raise ValueError(f"{name} must be an object")
+    return template
+
+
+_ANY_OBJECT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+
+Template = Annotated[
+    dict[str, Any],
+    AfterValidator(_shallow),
+    AfterValidator(_labelled),
+    WithJsonSchema(
+        {**_ANY_OBJECT, "properties": {"metadata": {**_ANY_OBJECT, "properties": {"labels": {**_ANY_OBJECT}}}}}
+    ),
+]
+"""A pod template: free-form but for the labels, to which the operator adds its own."""

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from vllm_bootstrap.contract import RESERVED_ENVIRONMENT
-from vllm_operator.api.fields import FreeForm, FreeFormList, Key, LongText, Name, Quantity, ShortText
+from vllm_operator.api.fields import FreeForm, FreeFormList, Key, LongText, Name, Quantity, ShortText, Template
 
 
 def rule(expression: str, message: str, **more: str) -> dict[str, Any]:
@@ -34,6 +34,12 @@ class ApiModel(BaseModel):
     """Base of all models of the API: camelCase outside, unknown fields dropped as the API server does."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, frozen=True, extra="ignore")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _null_is_absent(cls, data: Any) -> Any:
+        """Drop what is null, as the API server does: ``env:`` with nothing behind it is a file that many write."""
+        return {key: value for key, value in data.items() if value is not None} if isinstance(data, dict) else data
 
 
 class Executor(enum.StrEnum):
@@ -455,7 +461,7 @@ class Pod(ApiModel):
     annotations: Annotated[dict[str, LongText], Field(max_length=64)] = Field(
         default_factory=dict, description="Further annotations of head and GPU pods."
     )
-    template: FreeForm | None = Field(
+    template: Template | None = Field(
         default=None,
         description=(
             "PodTemplateSpec laid over head and GPU pods: objects are merged, lists of named items by name; "
@@ -608,7 +614,8 @@ def _reserved_in(template: Any) -> list[str]:
         if isinstance(item, dict):
             variables = item.get("env")
             for entry in variables if isinstance(variables, list) else []:
-                if isinstance(entry, dict) and entry.get("name") in RESERVED_ENVIRONMENT:
+                # A name may be a list here, which no set takes.
+                if isinstance(entry, dict) and str(entry.get("name")) in RESERVED_ENVIRONMENT:
                     found.add(entry["name"])
             waiting += item.values()
         elif isinstance(item, list):

@@ -387,10 +387,8 @@ def _pipeline(sizing: Sizing, load: Load, fleet: _Fleet, longest: int) -> int:
     """Give the smallest pipeline size with which every rank has room, 0 when there is none."""
     if not fleet.memory:
         return 1
-    for pipeline in range(1, longest + 1):
-        if max(need.total(load.max_model_len) for need in sizing.needs(pipeline)) <= fleet.budget:
-            return pipeline
-    return 0
+    held = (size for size in range(1, longest + 1) if sizing.holds(size, load.max_model_len, fleet.budget))
+    return next(held, 0)
 
 
 def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
@@ -398,10 +396,12 @@ def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
     if _is_part(fleet) and tensor * pipeline > 1:
         return _torn(fleet, tensor, pipeline)
     tried: list[tuple[tuple[int, ...], Proof]] = []
+    # Where there are too few GPUs free, or in all, no other pods give a better answer.
+    enough = Verdict.FITS if tensor * pipeline <= fleet.seating.free else Verdict.NOT_NOW
     for per_pod in _per_pod(wish, fleet, tensor, pipeline):
         sizes = pod_sizes(tensor * pipeline, per_pod)
         tried.append((sizes, _prove(wish, fleet, sizes, wish.strategy)))
-        if tried[-1][1].verdict is Verdict.FITS:
+        if _ORDER[tried[-1][1].verdict] <= _ORDER[enough] or tensor * pipeline > fleet.seating.gpus:
             break
     sizes, proof = min(tried, key=lambda item: _ORDER[item[1].verdict])
     reason = proof.reason

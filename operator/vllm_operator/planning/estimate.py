@@ -18,6 +18,9 @@ SQUARES_PER_LAYER = 13
 HEAD_SIZE = 128
 KV_HEADS = 8
 VOCABULARY = 128 * 1024
+MAX_PARAMETERS = 1e15
+"""No model has as many; a planner that believed it would count layers for ever."""
+
 UNQUANTIZED_SHARE = 0.05
 """Of a mixture of experts that is stored in 4 bits this share (attention, shared experts, routers) is not."""
 
@@ -33,9 +36,10 @@ def read_count(text: str) -> float:
         It is no such number.
     """
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([KMBT]?)", text.strip().upper())
-    if not match or float(match[1]) <= 0:
-        raise FactsError(f"{text!r} is no number of weights: write 36B, 0.6B or 134515008")
-    return float(match[1]) * _UNITS[match[2]]
+    count = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not 0 < count <= MAX_PARAMETERS:
+        raise FactsError(f"{text!r} is no number of weights that a model has: write 36B, 0.6B or 134515008")
+    return count
 
 
 def estimate(parameters: float, *, active: float = 0.0, precision: str = "bf16", context: int = 8192) -> ModelFacts:

@@ -8,6 +8,7 @@ are repeated.  Pipeline parallel divides layers; the first stage has the input e
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 
 from vllm_operator.planning.facts import Latent, Layer, LayerKind, ModelFacts
@@ -42,6 +43,10 @@ class Part:
             rest=self.rest + other.rest,
         )
 
+    def times(self, number: int) -> Part:
+        """Give so many of it."""
+        return Part(matrices=self.matrices * number, experts=self.experts * number, rest=self.rest * number)
+
     @property
     def count(self) -> float:
         """All weights."""
@@ -66,8 +71,8 @@ def stage_layers(facts: ModelFacts, pipeline: int, stage: int) -> tuple[Layer, .
 def rank_part(facts: ModelFacts, *, tensor: int, pipeline: int, stage: int) -> Part:
     """Give the weights of one rank; stages are counted from 0."""
     total = Part()
-    for layer in stage_layers(facts, pipeline, stage):
-        total += layer_part(facts, layer, tensor)
+    for layer, count in Counter(stage_layers(facts, pipeline, stage)).items():
+        total += layer_part(facts, layer, tensor).times(count)
     first, last = stage == 0, stage == pipeline - 1
     if first:
         total += first_part(facts, tensor)

@@ -26,6 +26,9 @@ from vllm_operator.planning.shapes import Shape, group_pods
 from vllm_operator.planning.sizing import Load
 
 TOLD_CANDIDATES = 8
+TOLD_NUMBER = 2**31 - 1
+"""The largest number of the status; a nonsensical config.json leads to larger ones."""
+
 UNKNOWN_CONTEXT = 8192
 """Length of a request where neither the spec nor the model says one."""
 
@@ -263,10 +266,10 @@ def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
     facts = planned.survey.facts
     if chosen.need and facts:
         told["memory"] = {
-            "weightsMiB": round(chosen.need.weights / MIB),
-            "marginMiB": round(chosen.need.margin / MIB),
-            "cachedTokens": chosen.cached_tokens,
-            "maxModelLen": planned.survey.load.max_model_len,
+            "weightsMiB": _told(chosen.need.weights / MIB),
+            "marginMiB": _told(chosen.need.margin / MIB),
+            "cachedTokens": _told(chosen.cached_tokens),
+            "maxModelLen": _told(planned.survey.load.max_model_len),
             "guessed": "; ".join(facts.guessed),
         }
     return told
@@ -275,10 +278,14 @@ def describe(planned: Plan, notes: Sequence[str] = ()) -> dict[str, Any]:
 def host_data(host: HostEstimate) -> dict[str, Any]:
     """Give an estimate as ``status.plan.host`` tells it."""
     return {
-        "hostMemoryMiB": math.ceil(host.memory / MIB),
-        "shmMiB": math.ceil(host.shm / MIB),
+        "hostMemoryMiB": _told(math.ceil(host.memory / MIB)),
+        "shmMiB": _told(math.ceil(host.shm / MIB)),
         "cpus": host.cpus,
     }
+
+
+def _told(number: float) -> int:
+    return min(round(number), TOLD_NUMBER)
 
 
 def wish_of(spec: VLLMDeploymentSpec, rules: PodRules | None = None) -> Wish:

@@ -81,6 +81,11 @@ class Seating:
         """GPUs of all nodes that may be used, now or later."""
         return sum(self._whole.values())
 
+    @property
+    def free(self) -> int:
+        """GPUs of all nodes that may be used now."""
+        return sum(self._free.values())
+
     def prove(self, sizes: Sequence[int], strategy: Strategy) -> Proof:
         """Say whether pods of these sizes can be seated.
 
@@ -154,6 +159,8 @@ def seat(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool, slots: S
         takes a number of them.  Nor does it for one smaller pod after them: wherever they could sit otherwise to leave
         it a place, a node keeps room for a whole one, and so for the smaller.
     """
+    if sum(sizes) > sum(free.values()):
+        return ()
     order = sorted(free.items(), key=lambda item: (-item[1], item[0]))
     # A pod goes to one of the emptiest nodes: of so many pods none reaches further.
     taking = (item for item in order if slots is None or slots(item[0]) > 0)

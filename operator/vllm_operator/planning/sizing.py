@@ -8,7 +8,7 @@ graphs, communication buffers) has no closed form and is a stated margin.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
@@ -134,9 +134,16 @@ class Sizing:
 
     def needs(self, pipeline: int) -> tuple[RankNeed, ...]:
         """Give what a rank of each stage needs; the tensor parallel ranks of a stage need the same."""
+        return tuple(self._stages(pipeline))
+
+    def holds(self, pipeline: int, tokens: int, budget: float) -> bool:
+        """Say whether every rank has room for one request of so many tokens; most often the first has none."""
+        return all(need.total(tokens) <= budget for need in self._stages(pipeline))
+
+    def _stages(self, pipeline: int) -> Iterator[RankNeed]:
         margin = self._margin + (COMMUNICATION_BYTES if self._ranks * pipeline > 1 else 0.0)
         ends = list(accumulate(layer_split(len(self._facts.layers), pipeline), initial=0))
-        return tuple(self._need(ends, stage, margin) for stage in range(pipeline))
+        return (self._need(ends, stage, margin) for stage in range(pipeline))
 
     def _need(self, ends: Sequence[int], stage: int, margin: float) -> RankNeed:
         first, last = stage == 0, stage == len(ends) - 2

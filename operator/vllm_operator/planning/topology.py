@@ -49,6 +49,11 @@ class DomainSeating:
         """GPUs of the largest domain that may be used, now or later."""
         return max((seating.gpus for seating in self._domains.values()), default=0)
 
+    @property
+    def free(self) -> int:
+        """GPUs of the emptiest domain that may be used now."""
+        return max((seating.free for seating in self._domains.values()), default=0)
+
     def prove(self, sizes: Sequence[int], strategy: Strategy) -> Proof:
         """Say whether pods of these sizes can be seated inside one domain."""
         if not self._domains:

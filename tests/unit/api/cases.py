@@ -55,6 +55,9 @@ _ONE_SOURCE = "exactly one of secretKeyRef and configMapKeyRef"
 _ONE_REF = "exactly one of secretRef and configMapRef"
 _SECRET_KEY = {"secretKeyRef": {"name": "s", "key": "k"}}
 _CONFIG_MAP_KEY = {"configMapKeyRef": {"name": "c", "key": "k"}}
+_DEEP: Object = {}
+for _ in range(100):
+    _DEEP = {"a": _DEEP}
 _URI = "spec.model.uri in body should match"
 _PATTERN = "should match pattern"
 
@@ -64,6 +67,7 @@ ACCEPTED = (
     Case("hub model without an organisation", {"model": {"uri": "hf://gpt2"}}),
     Case("claim", {"model": {"uri": "pvc://claim/some/path"}}),
     Case("claim itself", {"model": {"uri": "pvc://claim"}}),
+    Case("nothing behind a field", {"env": None, "pod": None, "parallelism": {"tensor": None}, "replicas": None}),
     Case("ray", {"distributedExecutorBackend": "ray"}),
     Case("mp", {"distributedExecutorBackend": "mp"}),
     Case("mp of four", {"distributedExecutorBackend": "mp", "parallelism": {"tensor": 2, "pipeline": 2}}),
@@ -95,6 +99,7 @@ ACCEPTED = (
     Case("model size", {"model": MODEL | {"facts": {"parameters": "36B", "precision": "fp8", "contextLength": 8192}}}),
     Case("model config", {"model": MODEL | {"facts": {"config": {"hidden_size": 64, "layer_types": ["a"]}}}}),
     Case("accelerators", {"accelerators": [{"product": "*A100*"}, {"class": "ada", "memoryGiB": 48}]}),
+    Case("a name that is no text", {"pod": {"template": {"spec": {"containers": [{"env": [{"name": ["A"]}]}]}}}}),
     Case("free form", {"pod": {"template": {"spec": {"hostNetwork": False}}, "tolerations": [{"operator": "Exists"}]}}),
 )
 
@@ -217,6 +222,13 @@ REFUSED = (
     Case("two sources", {"env": [{"name": "A", "valueFrom": _SECRET_KEY | _CONFIG_MAP_KEY}]}, _ONE_SOURCE),
     Case("environment from nothing", {"envFrom": [{"prefix": "A"}]}, _ONE_REF),
     Case("environment from both", {"envFrom": [{"secretRef": {"name": "s"}, "configMapRef": {"name": "c"}}]}, _ONE_REF),
+    Case(
+        "labels that are a list",
+        {"pod": {"template": {"metadata": {"labels": ["a"]}}}},
+        "must be of type object",
+        "metadata.labels must be an object",
+    ),
+    Case("bottomless", {"pod": {"affinity": _DEEP}}, "", "nested more than 64 deep", only_models=True),
     Case("no quantity", {"pod": {"shmSize": "much"}}, "should match", _PATTERN),
     Case(
         "claim of a bad name",

@@ -280,6 +280,7 @@ def test_a_cordon_is_waited_for() -> None:
     [
         ({"config": {"hidden_size": 1}}, "num_attention_heads"),
         ({"config": {}}, "hidden_size"),
+        ({"parameters": "9" * 60 + "T"}, "is no number of weights that a model has"),
     ],
 )
 def test_facts_that_cannot_be_read(facts: dict[str, Any], words: str) -> None:
@@ -309,3 +310,11 @@ def test_a_plan_in_the_words_of_status() -> None:
     assert told["memory"]["weightsMiB"] == 13351
     assert told["memory"]["cachedTokens"] > 8192
     assert told["memory"]["guessed"] == "layers, heads and hidden size: from the number of weights"
+
+
+def test_a_number_that_the_status_cannot_hold_is_cut() -> None:
+    config = models.LLAMA_8B | {"max_position_embeddings": 2**39}
+    spec = of_model({"config": config}, parallelism={"tensor": 1, "pipeline": 1})
+    told = describe(plan(spec, MIXED[:1], BUILT_IN))
+    assert told["memory"]["maxModelLen"] == 2**31 - 1
+    assert "one request of 549755813888 tokens" in told["warning"]

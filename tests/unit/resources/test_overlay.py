@@ -66,6 +66,12 @@ def container(**fields: Any) -> dict[str, Any]:
             id="another volume at the same place",
         ),
         pytest.param(
+            container(ports=[{"name": ["x"], "containerPort": 9}]),
+            ["ports"],
+            [{"name": "http", "containerPort": 8000}, {"name": ["x"], "containerPort": 9}],
+            id="a name that is no name is the API server's to refuse",
+        ),
+        pytest.param(
             container(ports=[{"containerPort": 9}]),
             ["ports"],
             [{"name": "http", "containerPort": 8000}, {"containerPort": 9}],
