@@ -18,20 +18,70 @@ from typing import Any
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json")
 
-SHAPES = {
+HEAD_SIZE = 64
+
+SHAPES: dict[str, dict[str, Any]] = {
     "dummy-tp": {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 2},
     "dummy-tp-pp": {"num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 4},
     "dummy-pp6": {"num_attention_heads": 4, "num_key_value_heads": 4, "num_hidden_layers": 6},
+    "dummy-moe": {
+        "architectures": ["Qwen3MoeForCausalLM"],
+        "model_type": "qwen3_moe",
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 4,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 128,
+        "norm_topk_prob": True,
+        "decoder_sparse_step": 1,
+        "mlp_only_layers": [],
+    },
+    "dummy-mla": {
+        "architectures": ["DeepseekV2ForCausalLM"],
+        "model_type": "deepseek_v2",
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "num_hidden_layers": 4,
+        "head_dim": None,
+        "kv_lora_rank": 512,
+        "q_lora_rank": None,
+        "qk_nope_head_dim": 128,
+        "qk_rope_head_dim": HEAD_SIZE,
+        "v_head_dim": 128,
+        "tie_word_embeddings": False,
+        "first_k_dense_replace": 1,
+        "moe_layer_freq": 1,
+        "moe_intermediate_size": 128,
+        "n_routed_experts": 8,
+        "n_shared_experts": 1,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "topk_method": "greedy",
+        "scoring_func": "softmax",
+        "norm_topk_prob": True,
+        "routed_scaling_factor": 1.0,
+    },
+    "dummy-window": {
+        "architectures": ["Gemma3ForCausalLM"],
+        "model_type": "gemma3_text",
+        "hidden_activation": "gelu_pytorch_tanh",
+        "query_pre_attn_scalar": HEAD_SIZE,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "num_hidden_layers": 6,
+        "sliding_window": 128,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+    },
 }
 """Folder name → what differs; ``dummy-pp6`` has a layer for each of six stages."""
 
-HEAD_SIZE = 64
 
-
-def config(demo: dict[str, Any], shape: dict[str, int]) -> dict[str, Any]:
-    """Give a Llama config of the wanted shape with the demo model's vocabulary."""
+def config(demo: dict[str, Any], shape: dict[str, Any]) -> dict[str, Any]:
+    """Give a Llama config of the wanted shape, or another one's, with the demo model's vocabulary."""
     hidden = shape["num_attention_heads"] * HEAD_SIZE
-    return {
+    given = {
         "architectures": ["LlamaForCausalLM"],
         "model_type": "llama",
         "dtype": "bfloat16",
@@ -47,9 +97,10 @@ def config(demo: dict[str, Any], shape: dict[str, int]) -> dict[str, Any]:
         "vocab_size": demo["vocab_size"],
         **shape,
     }
+    return {key: value for key, value in given.items() if key == "q_lora_rank" or value is not None}
 
 
-def write(demo: Path, out: Path, shape: dict[str, int]) -> None:
+def write(demo: Path, out: Path, shape: dict[str, Any]) -> None:
     """Write one model folder, in one step."""
     draft = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
     try:

@@ -16,6 +16,7 @@ from tests.product.ask import chat, complete, service_url
 from tests.product.audit import mutations, position
 from tests.product.deployment import Deployment
 from tests.product.install import REPOSITORY, Installation
+from tests.product.memory import plan_memory, read_memory
 from tests.testbed.bed import Bed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine]
@@ -54,6 +55,17 @@ def test_every_entry_of_the_rank_map_is_true(served: Deployment, bed: Bed) -> No
     (engine,) = served.engines
     evidence = gather(bed, served.namespace, engine["rayCluster"])
     assert disagreements(engine, evidence, tensor=1, pipeline=2) == []
+
+
+def test_memory_is_as_the_planner_reckons(served: Deployment, bed: Bed) -> None:
+    config = json.loads((bed.runtime().model / "config.json").read_text())
+    spec = served.read()["spec"]
+    planned, reported = (
+        plan_memory(spec, config, step_tokens=spec["vllmConfig"]["maxModelLen"]),
+        read_memory(bed, served),
+    )
+    assert reported.weights == {rank: pytest.approx(weights, rel=0.1) for rank, weights in enumerate(planned.weights)}
+    assert reported.tokens == pytest.approx(planned.tokens, rel=0.1)
 
 
 def test_variables_reach_every_rank(served: Deployment, bed: Bed) -> None:

@@ -29,6 +29,12 @@ def post(url: str, path: str, body: dict[str, Any], timeout: float = 120.0) -> d
         raise AssertionError(f"{path}: HTTP {error.code}: {error.read().decode(errors='replace')[:500]}") from error
 
 
+def metrics(url: str) -> str:
+    """Read the engine's metrics."""
+    with urllib.request.urlopen(f"{url}/metrics", timeout=30) as answer:  # noqa: S310 - an address of the test bed
+        return str(answer.read().decode())
+
+
 def complete(url: str, model: str, prompt: str, tokens: int = 1) -> str:
     """Give the model's greedy continuation of a prompt."""
     body = {"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0}

@@ -10,11 +10,15 @@ from __future__ import annotations
 import json
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import ray
 from vllm.distributed import parallel_state
+from vllm.model_executor.model_loader import base_loader
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 DUMP_VARIABLE = "VLLM_CPU_RAY_RANK_DUMP"
@@ -22,6 +26,13 @@ DUMP_VARIABLE = "VLLM_CPU_RAY_RANK_DUMP"
 
 class ReportingWorker(CPUWorker):
     """vLLM's CPU worker; with ``VLLM_CPU_RAY_RANK_DUMP=<dir>`` it writes ``<dir>/rank-<rank>.json``."""
+
+    weight_bytes = 0
+
+    def load_model(self, **options: Any) -> None:
+        """Load as ever, and count the weights meanwhile."""
+        with _counting(self):
+            super().load_model(**options)
 
     def compile_or_warm_up_model(self) -> Any:
         """Warm up as ever; by then everything that a rank will ever know of itself is known."""
@@ -41,9 +52,23 @@ class ReportingWorker(CPUWorker):
             "assigned_gpus": self.parallel_config.assigned_physical_gpu_ids,
             "hostname": socket.gethostname(),
             "pid": os.getpid(),
+            "weight_bytes": self.weight_bytes,
             "ray": _describe_actor(),
             "environment": dict(os.environ),
         }
+
+
+@contextmanager
+def _counting(worker: ReportingWorker) -> Iterator[None]:
+    """Count the weights between loading and packing: what the CPU's kernels pack is no parameter any more."""
+    pack = base_loader.process_weights_after_loading
+
+    def count(model: Any, *rest: Any) -> None:
+        worker.weight_bytes = sum(weight.numel() * weight.element_size() for weight in model.parameters())
+        pack(model, *rest)
+
+    with mock.patch.object(base_loader, "process_weights_after_loading", count):
+        yield
 
 
 def _describe_actor() -> dict[str, Any]:
