@@ -79,26 +79,3 @@ FreeFormList = Annotated[
         }
     ),
 ]
-
-
-def _labelled(template: dict[str, Any]) -> dict[str, Any]:
-    """Refuse a template to which no label could be added; what else is wrong with it is the API server's to say."""
-    metadata = template.get("metadata")
-    labels = metadata.get("labels") if isinstance(metadata, dict) else None
-    for name, part in (("metadata", metadata), ("metadata.labels", labels)):
-        if part is not None and not isinstance(part, dict):
-            raise ValueError(f"{name} must be an object")
-    return template
-
-
-_ANY_OBJECT = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-
-Template = Annotated[
-    dict[str, Any],
-    AfterValidator(_shallow),
-    AfterValidator(_labelled),
-    WithJsonSchema(
-        {**_ANY_OBJECT, "properties": {"metadata": {**_ANY_OBJECT, "properties": {"labels": {**_ANY_OBJECT}}}}}
-    ),
-]
-"""A pod template: free-form but for the labels, to which the operator adds its own."""

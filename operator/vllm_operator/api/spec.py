@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic.alias_generators import to_camel
 
 from vllm_bootstrap.contract import RESERVED_ENVIRONMENT
-from vllm_operator.api.fields import FreeForm, FreeFormList, Key, LongText, Name, Quantity, ShortText, Template
+from vllm_operator.api.fields import FreeForm, FreeFormList, Key, LongText, Name, Quantity, ShortText
 
 
 def rule(expression: str, message: str, **more: str) -> dict[str, Any]:
@@ -461,7 +461,7 @@ class Pod(ApiModel):
     annotations: Annotated[dict[str, LongText], Field(max_length=64)] = Field(
         default_factory=dict, description="Further annotations of head and GPU pods."
     )
-    template: Template | None = Field(
+    template: FreeForm | None = Field(
         default=None,
         description=(
             "PodTemplateSpec laid over head and GPU pods: objects are merged, lists of named items by name; "

@@ -222,12 +222,6 @@ REFUSED = (
     Case("two sources", {"env": [{"name": "A", "valueFrom": _SECRET_KEY | _CONFIG_MAP_KEY}]}, _ONE_SOURCE),
     Case("environment from nothing", {"envFrom": [{"prefix": "A"}]}, _ONE_REF),
     Case("environment from both", {"envFrom": [{"secretRef": {"name": "s"}, "configMapRef": {"name": "c"}}]}, _ONE_REF),
-    Case(
-        "labels that are a list",
-        {"pod": {"template": {"metadata": {"labels": ["a"]}}}},
-        "must be of type object",
-        "metadata.labels must be an object",
-    ),
     Case("bottomless", {"pod": {"affinity": _DEEP}}, "", "nested more than 64 deep", only_models=True),
     Case("no quantity", {"pod": {"shmSize": "much"}}, "should match", _PATTERN),
     Case(
