@@ -6,6 +6,7 @@ import statistics
 import sys
 import time
 
+from tests.bench import replan
 from tests.bench.results import record
 from tests.unit.planning import models
 from tests.unit.planning.test_recipes import compared, excluded, recipes
@@ -23,7 +24,7 @@ REPEATS = 20
 
 def main() -> int:
     """Measure, print and record; gives the exit status."""
-    record(_recipes(), _fleet())
+    record(_recipes(), _fleet(), *_event())
     return 0
 
 
@@ -68,6 +69,29 @@ def _fleet() -> dict[str, object]:
         "goal": "<= 50",
         "command": COMMAND,
     }
+
+
+def _event() -> tuple[dict[str, object], dict[str, object]]:
+    seconds, alone, growth = replan.replanned(), replan.planned_only(), replan.growth()
+    what = f"{replan.DEPLOYMENTS} deployments looked at again after an event of one of {replan.NODES} nodes"
+    sys.stdout.write(f"{what}: {seconds:.2f} s (goal < 1), of it {alone:.2f} s for planning alone\n")
+    sys.stdout.write(f"memory after {replan.MANY} such events by {replan.FEW}: {growth:.3f} x (goal <= 1.05)\n")
+    return (
+        {
+            "name": "planning: 100 deployments looked at again after one node event",
+            "value": round(seconds, 3),
+            "unit": "s",
+            "goal": "< 1",
+            "command": COMMAND,
+        },
+        {
+            "name": f"planning: memory after {replan.MANY} node events, by {replan.FEW}",
+            "ratio": round(growth, 3),
+            "unit": "x",
+            "goal": "<= 1.05",
+            "command": COMMAND,
+        },
+    )
 
 
 if __name__ == "__main__":
