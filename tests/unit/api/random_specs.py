@@ -282,6 +282,13 @@ def deep(depth: int) -> Object:
     return nested
 
 
+def _amounts(chance: Chance) -> Object:
+    names = ("cpu", "memory", "ephemeral-storage", "nvidia.com/gpu", "", "ü")
+    amounts = ("1", "500m", "1Gi", "1.5", "0", "1e3", "100Ti", "-1", ".5", "1E9999", "999999999999999999999Ei")
+    chosen = chance.sample(names if chance.random() < 0.2 else names[:2], 1)
+    return {name: chance.choice(amounts if chance.random() < 0.2 else amounts[:3]) for name in chosen}
+
+
 def _toleration(chance: Chance) -> Object:
     return chance.choice(
         (
@@ -299,6 +306,8 @@ _FORMS: dict[str, Callable[[Chance], Any]] = {
     "affinity": _affinity,
     "template": _template,
     "tolerations[]": _toleration,
+    "requests": _amounts,
+    "limits": _amounts,
     "extraArgs[]": lambda chance: chance.choice(ARGUMENTS[:10] if chance.random() < 0.9 else ARGUMENTS),
     "product": lambda chance: chance.choice((*PRODUCTS, "*", "*A100*", "[", "nvidia-*", "?")),
     "class": lambda chance: chance.choice(("datacenter", "inference", "ada", "none")),

@@ -24,6 +24,7 @@ from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.inventory_file import read_inventory
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, plan
+from vllm_operator.resources.needs import host_needs
 from vllm_operator.resources.pod import node_rules
 
 SPECS, PARTS = 10_000, 20
@@ -72,7 +73,8 @@ def admitted(body: Any) -> VLLMDeploymentSpec | None:
 def verdict(spec: VLLMDeploymentSpec, objects: list[dict[str, Any]]) -> str:
     """Plan; gives the reason of the condition that is to be expected, empty for a plan."""
     try:
-        plan(spec, read_inventory({"items": objects}), BUILT_IN, rules=node_rules(spec, DEFAULTS))
+        rules, needs = node_rules(spec, DEFAULTS), host_needs(spec, DEFAULTS)
+        plan(spec, read_inventory({"items": objects}), BUILT_IN, rules=rules, needs=needs)
     except (FactsError, NoSuchGPUsError, GPUsTakenError) as error:
         told, reason = str(error), REASONS[type(error)]
     else:
