@@ -328,10 +328,13 @@ def _last_resorts(
 ) -> list[Candidate]:
     """Give what is tried when nothing better has seats: pipelines of smaller tensor groups, and groups over nodes."""
     longest = min(MAX_PIPELINE, len(facts.layers))
-    found = _sized(wish, facts, load, fleet, smaller, longest=longest)
+    # What is more than what is free could only be waited for, and something to wait for is known already.
+    waits = any(item.verdict is not Verdict.NEVER for item in known)
+    reach = min(rules.MAX_TENSOR, fleet.seating.free if waits else fleet.seating.gpus)
+    found = _sized(wish, facts, load, fleet, [size for size in smaller if size <= reach], longest=longest)
     if not any(item.verdict is Verdict.FITS for item in (*known, *found)):
-        wider = range(fleet.seating.largest + 1, min(rules.MAX_TENSOR, fleet.seating.gpus) + 1)
-        found += _sized(wish, facts, load, fleet, _accepted(facts, wider), longest=longest)
+        wider = _accepted(facts, range(fleet.seating.largest + 1, reach + 1))
+        found += _sized(wish, facts, load, fleet, wider, longest=longest)
     told = {(item.tensor, item.pipeline) for item in known}
     return [item for item in found if item.verdict is not Verdict.NEVER and (item.tensor, item.pipeline) not in told]
 

@@ -197,9 +197,11 @@ def _lack(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool) -> str:
 
 
 def _held(nodes: Sequence[GpuNode], obstacles: Mapping[str, Obstacle | None]) -> str:
-    busy = [f"{node.name} {node.used} of {node.gpus}{_by(node)}" for node in nodes if node.used]
+    busy = [node for node in nodes if node.used]
     away = [f"{node.name}: {found.reason}" for node in nodes if (found := obstacles[node.name])]
-    told = [f"; held by other pods: {_names(busy)}"] if busy else []
+    # Of many nodes only those are put into words that are named.
+    words = [f"{node.name} {node.used} of {node.gpus}{_by(node)}" for node in busy[:NAMED]]
+    told = [f"; held by other pods: {_names(words + [node.name for node in busy[NAMED:]])}"] if busy else []
     return "".join([*told, *([f"; {_names(away)}"] if away else [])])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from vllm_operator.api import identity
@@ -64,6 +65,19 @@ class Inventory:
         but
             Says of the metadata of a pod or a RayCluster whether it is to be left out.
         """
+        mentioned = (
+            *(pod["metadata"] for pod in self.pods),
+            *(metadata for metadata, _, _ in self.engine_pods),
+            *(metadata for metadata, _ in self.promised),
+        )
+        return self._room(but) if any(map(but, mentioned)) else self._whole
+
+    @cached_property
+    def _whole(self) -> tuple[GpuNode, ...]:
+        """The room with everything: of many deployments that wait after one event, most have nothing to leave out."""
+        return self._room(lambda _: False)
+
+    def _room(self, but: Callable[[Mapping[str, Any]], bool]) -> tuple[GpuNode, ...]:
         pods = [pod for pod in self.pods if not but(pod["metadata"])]
         used, holders = used_gpus(pods), _holders(pods)
         nodes = [
