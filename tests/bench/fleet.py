@@ -30,7 +30,13 @@ def pod_list(nodes: int) -> str:
 
 
 def _node(name: str) -> Object:
-    capacity = {"cpu": "192", "memory": "2113482112Ki", "nvidia.com/gpu": "8", "pods": "110", "ephemeral-storage": "7Ti"}
+    capacity = {
+        "cpu": "192",
+        "memory": "2113482112Ki",
+        "nvidia.com/gpu": "8",
+        "pods": "110",
+        "ephemeral-storage": "7Ti",
+    }
     features = {f"feature.node.kubernetes.io/cpu-cpuid.FEATURE{index}": "true" for index in range(60)}
     gpu = {"nvidia.com/gpu.product": PRODUCT, "nvidia.com/gpu.memory": "81559", "nvidia.com/gpu.count": "8"}
     image = "registry.example/team/service@sha256:" + "0" * 64

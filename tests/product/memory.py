@@ -12,7 +12,8 @@ from tests.product.deployment import Deployment
 from tests.testbed.bed import Bed
 
 from vllm_operator.api.spec import VLLMDeploymentSpec
-from vllm_operator.planning.plan import load_of, stated_facts
+from vllm_operator.planning.catalogue import BUILT_IN
+from vllm_operator.planning.plan import survey
 from vllm_operator.planning.sizing import rank_needs
 
 _BUDGET = "--kv-cache-memory-bytes="
@@ -59,10 +60,10 @@ def plan_memory(spec: dict[str, Any], config: dict[str, Any], *, step_tokens: in
         Tokens that the engine computes in one step; the planner reckons with vLLM's default on large GPUs.
     """
     read = VLLMDeploymentSpec.model_validate({**spec, "model": {**spec["model"], "facts": {"config": config}}})
-    facts = stated_facts(read)
-    assert facts
-    load = replace(load_of(read, facts), max_num_batched_tokens=step_tokens)
-    needs = rank_needs(facts, load, tensor=read.tensor, pipeline=read.pipeline)
+    seen = survey(read, (), BUILT_IN)
+    assert seen.facts
+    load = replace(seen.load, max_num_batched_tokens=step_tokens)
+    needs = rank_needs(seen.facts, load, tensor=read.tensor, pipeline=read.pipeline)
     (budget,) = (int(item.removeprefix(_BUDGET)) for item in read.vllm_config.extra_args if item.startswith(_BUDGET))
     tokens = [need.cached_tokens(budget + need.weights + need.margin, load.max_model_len) for need in needs]
     return Planned(weights=tuple(need.weights for need in needs), tokens=min(tokens))
