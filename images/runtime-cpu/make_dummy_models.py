@@ -72,7 +72,7 @@ SHAPES: dict[str, dict[str, Any]] = {
         "num_key_value_heads": 2,
         "num_hidden_layers": 6,
         "sliding_window": 128,
-        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"] * 2,
+        "layer_types": ["sliding_attention", "full_attention"] * 3,
     },
 }
 """Folder name → what differs; ``dummy-pp6`` has a layer for each of six stages."""

@@ -106,6 +106,8 @@ class ModelFacts:
         The feed-forward part has three matrices, not two.
     tied
         Input and output embedding are one tensor.
+    repeats_embedding
+        vLLM's class keeps the input embedding on every pipeline stage, not on the first alone.
     window
         Tokens that a SLIDING layer keeps.
     state_bytes
@@ -135,6 +137,7 @@ class ModelFacts:
     layers: tuple[Layer, ...]
     gated: bool = True
     tied: bool = False
+    repeats_embedding: bool = False
     experts: Experts | None = None
     latent: Latent | None = None
     window: int = 0
@@ -173,6 +176,38 @@ MAX_LAYERS = 1024
 _TEXT_PARTS = ("text_config", "llm_config", "language_config", "thinker_config", "decoder")
 _TOWER_PARTS = ("vision_config", "vision_tower_config", "audio_config", "audio_encoder_config", "speech_config")
 _TIED_BY_DEFAULT = ("Gemma", "GPT2", "Cohere", "Falcon", "Bloom", "OPT", "GPTBigCode", "MPT")
+_REPEATS_EMBEDDING = (
+    *(
+        "Bloom",
+        "Cohere",
+        "Dbrx",
+        "Falcon",
+        "Gemma",
+        "GPT2",
+        "GPTJ",
+        "GptOss",
+        "GraniteMoe",
+        "InternLM2",
+        "Jamba",
+        "Lfm2",
+    ),
+    *(
+        "Mamba",
+        "Mixtral",
+        "Molmo",
+        "NemotronH",
+        "Olmoe",
+        "OlmoHybrid",
+        "OPT",
+        "Orion",
+        "PhiMoE",
+        "Qwen2Moe",
+        "Qwen3Moe",
+    ),
+    *("Qwen3Next", "Qwen3VLMoe", "Qwen3_5", "StableLm"),
+)
+"""Architectures of vLLM 0.32 whose ``__init__`` makes the embedding without asking for the first stage."""
+
 _UNGATED = ("GPT2", "GPTNeoX", "GPTJ", "OPT", "Bloom", "Falcon", "GPTBigCode", "MPT", "Phi", "Starcoder2", "Nemotron")
 _GATED_AFTER_ALL = ("Phi3", "PhiMoE", "Phi4")
 
@@ -224,6 +259,7 @@ class _Reader:
             layers=layers,
             gated=not self._is_one_of(_UNGATED) or self._is_one_of(_GATED_AFTER_ALL),
             tied=self._tied(),
+            repeats_embedding=self._is_one_of(_REPEATS_EMBEDDING),
             experts=self._experts() if any(layer.sparse for layer in layers) else None,
             latent=latent,
             window=self._size(

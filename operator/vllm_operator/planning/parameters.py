@@ -2,7 +2,8 @@
 
 What tensor parallel divides and what it repeats follows vLLM's layers: columns and rows of the big matrices are
 divided, key and value heads only down to one a rank, norms, routers and the compressing matrices of latent attention
-are repeated.  Pipeline parallel divides layers; the first stage has the input embedding, the last the output head.
+are repeated.  Pipeline parallel divides layers; the first stage has the input
+embedding (in some of vLLM's classes every stage), the last the output head.
 """
 
 from __future__ import annotations
@@ -74,10 +75,9 @@ def rank_part(facts: ModelFacts, *, tensor: int, pipeline: int, stage: int) -> P
     for layer, count in Counter(stage_layers(facts, pipeline, stage)).items():
         total += layer_part(facts, layer, tensor).times(count)
     first, last = stage == 0, stage == pipeline - 1
-    if first:
-        total += first_part(facts, tensor)
+    total += first_part(facts, tensor) if first else later_part(facts, tensor)
     if last:
-        total += last_part(facts, tensor, shares_embedding=facts.tied and first)
+        total += last_part(facts, tensor, shares_embedding=shares_embedding(facts, first=first))
     return total
 
 
@@ -89,6 +89,16 @@ def layer_part(facts: ModelFacts, layer: Layer, tensor: int, data: int = 1) -> P
 def first_part(facts: ModelFacts, tensor: int) -> Part:
     """Give what a rank of the first stage has beside its layers: the input embedding and the towers."""
     return Part(rest=(padded_vocabulary(facts) * facts.hidden + facts.tower_parameters) / tensor)
+
+
+def later_part(facts: ModelFacts, tensor: int) -> Part:
+    """Give what a rank of any stage but the first has beside its layers."""
+    return Part(rest=padded_vocabulary(facts) * facts.hidden / tensor if facts.repeats_embedding else 0.0)
+
+
+def shares_embedding(facts: ModelFacts, *, first: bool) -> bool:
+    """Say whether the output head of the last stage, which may be the first, is an embedding that is there anyway."""
+    return facts.tied and (first or facts.repeats_embedding)
 
 
 def last_part(facts: ModelFacts, tensor: int, *, shares_embedding: bool = False) -> Part:

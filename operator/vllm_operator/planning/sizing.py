@@ -17,10 +17,12 @@ from vllm_operator.planning.inventory import GIB
 from vllm_operator.planning.parameters import (
     first_part,
     last_part,
+    later_part,
     layer_part,
     layer_split,
     model_bytes,
     part_bytes,
+    shares_embedding,
 )
 
 BLOCK_TOKENS = 16
@@ -129,8 +131,11 @@ class Sizing:
         }
         self._sums = list(accumulate((sorts[layer] for layer in facts.layers), _Sum.__add__, initial=_Sum()))
         self._first = part_bytes(facts, first_part(facts, tensor))
-        self._last = part_bytes(facts, last_part(facts, tensor))
-        self._only = part_bytes(facts, last_part(facts, tensor, shares_embedding=facts.tied))
+        self._later = part_bytes(facts, later_part(facts, tensor))
+        self._last, self._only = (
+            part_bytes(facts, last_part(facts, tensor, shares_embedding=shares_embedding(facts, first=first)))
+            for first in (False, True)
+        )
 
     def needs(self, pipeline: int) -> tuple[RankNeed, ...]:
         """Give what a rank of each stage needs; the tensor parallel ranks of a stage need the same."""
@@ -148,7 +153,7 @@ class Sizing:
     def _need(self, ends: Sequence[int], stage: int, margin: float) -> RankNeed:
         first, last = stage == 0, stage == len(ends) - 2
         inside = self._sums[ends[stage + 1]] - self._sums[ends[stage]]
-        edges = (self._first if first else 0.0) + ((self._only if first else self._last) if last else 0.0)
+        edges = (self._first if first else self._later) + ((self._only if first else self._last) if last else 0.0)
         return RankNeed(
             weights=(inside.weights + edges) * self._scale,
             margin=margin,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -67,3 +69,21 @@ def test_running_sums_are_those_of_the_layers(name: str, tensor: int) -> None:
 def test_also_for_models_that_nobody_made(facts: ModelFacts, cache: float | None, tensor: int, pipeline: int) -> None:
     load = Load(max_model_len=4096, max_num_batched_tokens=512, cache_bytes=cache)
     agree(facts, load, tensor, min(pipeline, len(facts.layers)))
+
+
+@pytest.mark.parametrize(
+    ("name", "held"),
+    [
+        # Embeddings and heads of the first, a middle and the last of four stages.
+        pytest.param("Llama 3.1 8B", (1, 0, 1), id="a head of its own"),
+        pytest.param("SmolLM2 135M", (1, 0, 1), id="tied: the last stage has a copy"),
+        pytest.param("Qwen3 30B A3B", (1, 1, 2), id="an embedding on every stage, and a head"),
+        pytest.param("Gemma 3 27B", (1, 1, 1), id="an embedding on every stage, which is the head"),
+    ],
+)
+def test_stages_that_hold_the_vocabulary(name: str, held: tuple[int, int, int]) -> None:
+    facts = replace(read_config(models.PARAMETERS[name][0]), tower_parameters=0)
+    facts = replace(facts, layers=facts.layers[:1] * 4)
+    stages = [rank_part(facts, tensor=1, pipeline=4, stage=stage).rest for stage in (0, 1, 3)]
+    vocabulary = facts.vocabulary * facts.hidden
+    assert tuple(int(part / vocabulary + 0.01) for part in stages) == held
