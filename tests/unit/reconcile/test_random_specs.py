@@ -73,8 +73,9 @@ def admitted(body: Any) -> VLLMDeploymentSpec | None:
 def verdict(spec: VLLMDeploymentSpec, objects: list[dict[str, Any]]) -> str:
     """Plan; gives the reason of the condition that is to be expected, empty for a plan."""
     try:
-        rules, needs = node_rules(spec, DEFAULTS), host_needs(spec, DEFAULTS)
-        plan(spec, read_inventory({"items": objects}), BUILT_IN, rules=rules, needs=needs)
+        rules, nodes = node_rules(spec, DEFAULTS), read_inventory({"items": objects})
+        needs, bare = (host_needs(spec, DEFAULTS, with_ray=with_ray) for with_ray in (True, False))
+        plan(spec, nodes, BUILT_IN, rules=rules, needs=needs, bare=bare)
     except (FactsError, NoSuchGPUsError, GPUsTakenError) as error:
         told, reason = str(error), REASONS[type(error)]
     else:
@@ -89,17 +90,18 @@ def said(body: Any, objects: list[dict[str, Any]], expected: str) -> None:
     asyncio.run(world.round())
     assert list(violations(world.status, SCHEMA["status"])) == []
     assert json.loads(json.dumps(list(world.api.objects.values()))), "nothing is written that JSON cannot hold"
+    made = [*world.api.names("RayCluster"), *world.api.names("Deployment")]
     stalled, ready = world.condition("Stalled"), world.condition("Ready")
     if expected:
         assert ready["reason"] == expected
         assert ready["message"]
         assert (stalled["status"] == "True") is (expected != "WaitingForGPUs")
-        assert not world.api.names("RayCluster")
+        assert not made
     else:
         assert world.status["plan"]["podShapes"]
         engines = 0 if body.get("planOnly") else int(body.get("replicas", 1))
         # The plan is for one engine; the others are made if they have seats, too.
-        assert min(1, engines) <= len(world.api.names("RayCluster")) <= engines
+        assert min(1, engines) <= len(made) <= engines
 
 
 @pytest.mark.parametrize("part", range(PARTS))
