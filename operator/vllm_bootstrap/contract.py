@@ -36,11 +36,16 @@ ENV_DIR = f"{RUN_DIR}/env"
 ENV_FROM_DIR = f"{RUN_DIR}/env-from"
 """On the lead pod: one folder an item of ``spec.envFrom``, named by its position; one file a key."""
 
+API_KEY_FILE = f"{RUN_DIR}/api-key/key"
+"""On the lead pod: the key that the engine's API asks for, of ``spec.apiKeySecret``."""
+
 CONTROL_TOKEN_FILE = f"{RUN_DIR}/control/control_token"
 """On the lead pod: the token of the supervisor's ``/status``, ``/drain`` and ``/stop``."""
 
 POD_NAME_VARIABLE = "VLLM_OPERATOR_POD_NAME"
 NODE_NAME_VARIABLE = "VLLM_OPERATOR_NODE_NAME"
+DRAIN_VARIABLE = "VLLM_OPERATOR_DRAIN_SECONDS"
+"""In a pod without Ray: how long its engine drains when the pod is asked to end."""
 
 REPORT_KEY = "report.json"
 """Key of the engine's report in its ConfigMap."""
@@ -224,6 +229,8 @@ class EnginePlan:
         ``distributed_executor_backend``: ray, mp or uni; without Ray there is one pod and no placement group.
     checkpoint_bytes
         Size of the checkpoint that the engine was planned for; 0 when nothing was known of the model.
+    api_key_file
+        File on the lead pod with the key that the engine's API asks for; empty where it asks for none of ours.
     """
 
     deployment: str
@@ -250,6 +257,7 @@ class EnginePlan:
     environment_sources: tuple[EnvironmentSource, ...] = ()
     executor: str = "ray"
     checkpoint_bytes: int = 0
+    api_key_file: str = ""
     http_port: int = HTTP_PORT
     supervisor_port: int = SUPERVISOR_PORT
     deadlines: Deadlines = field(default_factory=Deadlines)

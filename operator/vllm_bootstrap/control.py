@@ -27,6 +27,7 @@ LOG = logging.getLogger(__name__)
 REQUEST_SECONDS = 10.0
 BODY_LIMIT = 65536
 PLAN_LIMIT = 4 * 1024 * 1024
+LONGEST_SECONDS = 7 * 86400.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +158,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif body is None:
             self._answer(HTTPStatus.BAD_REQUEST, "the body is no JSON object")
         elif self._is_allowed():
-            event = DrainAsked() if self.path == "/drain" else StopAsked(_seconds(body))
+            event = (DrainAsked if self.path == "/drain" else StopAsked)(_seconds(body))
             if self.order(event):
                 self._answer(HTTPStatus.ACCEPTED, "accepted")
             else:
@@ -231,4 +232,4 @@ def _no_launch(_: str) -> str:
 
 def _seconds(body: dict[str, Any]) -> float:
     value = body.get("timeoutSeconds", STOP_SECONDS)
-    return max(0.0, float(value)) if isinstance(value, int | float) else STOP_SECONDS
+    return max(0.0, min(float(value), LONGEST_SECONDS)) if isinstance(value, int | float) else STOP_SECONDS

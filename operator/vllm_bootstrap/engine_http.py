@@ -1,4 +1,4 @@
-"""The engine's own HTTP interface, asked from inside its pod: is it alive, and does it give a token."""
+"""The engine's own HTTP interface, asked from inside its pod: is it alive, does it give a token, who is in flight."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.supervisor import Answered, Inbox, WarmedUp
+from vllm_bootstrap.gate import FLIGHT_PATH
+from vllm_bootstrap.supervisor import Answered, FlightSeen, Inbox, WarmedUp
 from vllm_bootstrap.vllm_adapter.facts import HEALTH_PATH
 
 LOG = logging.getLogger(__name__)
@@ -68,12 +69,21 @@ def request(port: int, method: str, path: str, *, body: Any = None, key: str = "
 
 
 class HttpEngine:
-    """Polls the health endpoint and sends the warm-up request, each in a thread of its own."""
+    """Polls the health endpoint, sends the warm-up request and drains, each in a thread of its own.
 
-    def __init__(self, *, port: int, model: str, key: str, inbox: Inbox, clock: Clock) -> None:
+    Parameters
+    ----------
+    key
+        That the engine's API asks for; empty where it asks for none.
+    gate_token
+        With it the gate before the engine tells how many requests are in flight.
+    """
+
+    def __init__(self, *, port: int, model: str, key: str, gate_token: str, inbox: Inbox, clock: Clock) -> None:
         self._port = port
         self._model = model
         self._key = key
+        self._gate_token = gate_token
         self._inbox = inbox
         self._clock = clock
         self._closed = threading.Event()
@@ -96,6 +106,27 @@ class HttpEngine:
         """Send one request that makes the engine generate a token."""
         threading.Thread(target=self._warm_up, args=(seconds,), name="warm-up", daemon=True).start()
 
+    def drain(self) -> None:
+        """Let the engine ask its clients to go, and begin to look how many requests are in flight."""
+        threading.Thread(target=self._drain, name="drain", daemon=True).start()
+
+    def _drain(self) -> None:
+        while True:
+            seen = self._flight("POST")
+            if seen is not None:
+                self._inbox.put(seen)
+            if self._closed.wait(POLL_SECONDS):
+                return
+
+    def _flight(self, method: str) -> FlightSeen | None:
+        """Ask the gate; ``None`` when it does not answer, or is not there."""
+        try:
+            status, text = request(self._port, method, FLIGHT_PATH, key=self._gate_token, seconds=POLL_TIMEOUT)
+            told = json.loads(text) if status == 200 else {}
+            return FlightSeen(requests=int(told["requests"]), quiet=float(told["quietSeconds"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
     def _poll(self) -> None:
         announced = False
         while not self._closed.wait(POLL_SECONDS if announced else FIRST_SECONDS):
@@ -115,7 +146,11 @@ class HttpEngine:
         def send(path: str, body: dict[str, Any]) -> tuple[int, str]:
             return request(self._port, "POST", path, body=body, key=self._key, seconds=max(1.0, seconds))
 
-        self._inbox.put(WarmedUp(first_token(self._model, send)))
+        fault = first_token(self._model, send)
+        if not fault and self._flight("GET") is None:
+            # Without it the API would ask nobody for a key, and requests would be cut off when the engine is removed.
+            fault = f"GET {FLIGHT_PATH}: the operator's gate is not before this vLLM, or does not answer"
+        self._inbox.put(WarmedUp(fault))
 
 
 def first_token(model: str, send: Callable[[str, dict[str, Any]], tuple[int, str]]) -> str:

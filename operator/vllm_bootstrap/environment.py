@@ -43,6 +43,9 @@ OUR_PREFIX = "VLLM_OPERATOR_"
 INSTANCE_VARIABLE = "ENGINE_INSTANCE_ID"
 """Marks every process of an engine, so that a sweep finds what a lost guard could not kill."""
 
+VLLM_KEY_VARIABLE = "VLLM_API_KEY"
+"""vLLM's own key, which it asks for under some paths only."""
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -86,6 +89,42 @@ def plan_environment(plan: EnginePlan, *, files: Path = Path(contract.ENV_DIR)) 
     for name in sorted(variables):
         _refuse_reserved(name)
     return variables, warnings
+
+
+def read_api_key(path: str) -> str:
+    """Read the key that the engine's API asks for, as it is now; empty where no file is named.
+
+    Raises
+    ------
+    EngineFailure
+        It is not there, or is no key that a header can carry.
+    """
+    if not path:
+        return ""
+    key = _read_file(Path(path), "apiKeySecret").strip()
+    if not key or not key.isascii() or not key.isprintable() or " " in key:
+        raise EngineFailure(
+            FailureReason.INVALID_ENVIRONMENT,
+            "apiKeySecret: the key is empty, or has characters other than printable ASCII without spaces; "
+            "put another into the Secret",
+        )
+    return key
+
+
+def refuse_second_key(plan: EnginePlan, environment: Mapping[str, str]) -> None:
+    """Refuse a key of vLLM's own beside ours: a request can bear only one.
+
+    Raises
+    ------
+    EngineFailure
+        Both are there.
+    """
+    if plan.api_key_file and environment.get(VLLM_KEY_VARIABLE):
+        raise EngineFailure(
+            FailureReason.INVALID_ENVIRONMENT,
+            f"apiKeySecret and {VLLM_KEY_VARIABLE} (in env, envFrom, pod.template or the image) exclude each other: "
+            "remove one",
+        )
 
 
 def launcher_environment(

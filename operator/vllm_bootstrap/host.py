@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import vllm_bootstrap
@@ -21,7 +22,13 @@ from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason
 from vllm_bootstrap.control import View
 from vllm_bootstrap.engine_http import HttpEngine
-from vllm_bootstrap.environment import INSTANCE_VARIABLE, launcher_environment, plan_environment
+from vllm_bootstrap.environment import (
+    INSTANCE_VARIABLE,
+    launcher_environment,
+    plan_environment,
+    read_api_key,
+    refuse_second_key,
+)
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launcher_process import GuardedLauncher
 from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report
@@ -79,6 +86,7 @@ class EngineHost:
         self._clock = clock
         self._work = Path(tempfile.mkdtemp(prefix=f"{plan.instance_id}-"))
         self._inbox = Inbox()
+        self._gate_token = secrets.token_hex(32)
         self._launcher: GuardedLauncher | None = None
         self._http: HttpEngine | None = None
         self._supervisor: Supervisor | None = None
@@ -136,7 +144,7 @@ class EngineHost:
             return
         writer = ReportWriter(choose_sink(plan.report, os.environ), self._clock)
         launcher = self._launcher
-        launcher.assign(order)
+        launcher.assign(replace(order, gate_token=self._gate_token))
         self._supervisor = Supervisor(
             plan,
             report,
@@ -162,7 +170,8 @@ class EngineHost:
             self._http = HttpEngine(
                 port=plan.http_port,
                 model=plan.served_name,
-                key=find_api_key(plan.arguments, environment),
+                key=read_api_key(plan.api_key_file) or find_api_key(plan.arguments, environment),
+                gate_token=self._gate_token,
                 inbox=self._inbox,
                 clock=self._clock,
             )
@@ -192,7 +201,7 @@ class EngineHost:
         variables, warnings = plan_environment(self.plan)
         for warning in warnings:
             LOG.warning(warning)
-        return launcher_environment(
+        environment = launcher_environment(
             self._surroundings.environment,
             variables,
             ray_address=self._surroundings.ray_address,
@@ -200,6 +209,8 @@ class EngineHost:
             instance_id=self.plan.instance_id,
             package=str(PACKAGE),
         )
+        refuse_second_key(self.plan, environment)
+        return environment
 
 
 def instance_prefix(plan: EnginePlan) -> str:

@@ -45,6 +45,10 @@ class LaunchOrder:
         ``distributed_executor_backend``: ray, mp or uni.
     placement_group, bundles
         Empty without Ray.
+    api_key_file
+        Holds the key that the API asks for; empty where it asks for none of ours.
+    gate_token
+        Of this attempt: with it the supervisor asks how many requests are in flight.
     """
 
     executor: str
@@ -57,6 +61,8 @@ class LaunchOrder:
     placement_group: str
     bundles: tuple[int, ...]
     arguments: tuple[str, ...]
+    api_key_file: str = ""
+    gate_token: str = ""
 
     def write(self, path: Path) -> None:
         """Write it where the launcher waits for it, in one step."""
@@ -96,6 +102,7 @@ def make_order(plan: EnginePlan, *, placement_group: str = "", bundles: tuple[in
         placement_group=placement_group,
         bundles=bundles,
         arguments=plan.arguments,
+        api_key_file=plan.api_key_file,
     )
 
 

@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
@@ -29,14 +29,14 @@ from vllm_bootstrap.preflight import BundleFacts, judge, look_around
 from vllm_bootstrap.process_watch import ProcessRankWatch
 from vllm_bootstrap.rank_map import describe_ranks
 from vllm_bootstrap.report import ReportWriter, choose_sink, first_report
-from vllm_bootstrap.supervisor import Event, StopAsked
+from vllm_bootstrap.supervisor import STOP_SECONDS, DrainAsked, Event, StopAsked
 from vllm_bootstrap.vllm_adapter.facts import process_name
 
 LOG = logging.getLogger(__name__)
 
 LOG_FOLDER = Path("/tmp/vllm-operator")  # noqa: S108 - inside the container
 END_SECONDS = 60.0
-STOP_SECONDS = 20.0
+END_SLACK_SECONDS = 10.0
 
 
 class Standalone:
@@ -80,10 +80,11 @@ class Standalone:
         threading.Thread(target=self._run, args=(plan, self._host, before), name="attempt", daemon=True).start()
         return job
 
-    def stop(self, seconds: float) -> None:
-        """End the engine in order."""
-        if self._host and self._host.command(StopAsked(seconds)):
-            self._host.await_end(seconds + STOP_SECONDS)
+    def stop(self, drain_seconds: float) -> None:
+        """End the engine in order: let what is in flight be answered for so long, where it is more than nothing."""
+        event = DrainAsked(drain_seconds) if drain_seconds else StopAsked(STOP_SECONDS)
+        if self._host and self._host.command(event):
+            self._host.await_end(drain_seconds + STOP_SECONDS + END_SLACK_SECONDS)
 
     def _new_host(self, plan: EnginePlan) -> EngineHost:
         surroundings = Surroundings(
@@ -174,8 +175,14 @@ def serve(port: int) -> int:
     LOG.info("waiting for the operator's plan on port %d", server.port)
     ended.wait()
     LOG.info("asked to end")
-    standalone.stop(STOP_SECONDS)
+    standalone.stop(drain_seconds(os.environ))
     return 0
+
+
+def drain_seconds(environment: Mapping[str, str]) -> float:
+    """Read how long to drain when the pod is asked to end; 0 when it is not said."""
+    told = environment.get(contract.DRAIN_VARIABLE, "")
+    return float(told) if told.isdigit() else 0.0
 
 
 def main(arguments: Sequence[str]) -> int:

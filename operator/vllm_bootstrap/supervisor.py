@@ -13,10 +13,11 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason, Phase, RankReport
+from vllm_bootstrap.drain import Drain
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launch import LaunchEvents, Stage, read_events
 from vllm_bootstrap.launcher_log import SEARCH_LINES, last_line, read_tail, root_cause
@@ -96,9 +97,19 @@ class RanksSeen:
     sights: Mapping[int, RankSight]
 
 
+@dataclass(frozen=True, kw_only=True)
+class FlightSeen:
+    """How many requests are in flight, and for how many seconds nobody has come while there are none."""
+
+    requests: int
+    quiet: float
+
+
 @dataclass(frozen=True)
 class DrainAsked:
-    """No further traffic, please."""
+    """No further traffic, please; end when all are answered, or when so many seconds have passed."""
+
+    seconds: float = STOP_SECONDS
 
 
 @dataclass(frozen=True)
@@ -108,7 +119,7 @@ class StopAsked:
     seconds: float = STOP_SECONDS
 
 
-Event = LauncherStarted | LauncherExited | Answered | WarmedUp | RanksSeen | DrainAsked | StopAsked
+Event = LauncherStarted | LauncherExited | Answered | WarmedUp | RanksSeen | FlightSeen | DrainAsked | StopAsked
 
 
 # Who does it.
@@ -135,6 +146,9 @@ class Engine(Protocol):
 
     def warm_up(self, seconds: float) -> None:
         """Ask for one token; ``WarmedUp`` follows."""
+
+    def drain(self) -> None:
+        """Let its clients go; ``FlightSeen`` follows, again and again."""
 
     def close(self) -> None:
         """Ask no more."""
@@ -182,9 +196,10 @@ class Paths:
 class StopRequested(Exception):  # noqa: N818 - it ends the engine, and is no error
     """The operator wants the engine to end."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, message: str = "") -> None:
         super().__init__(f"stop within {seconds:g} s")
         self.seconds = seconds
+        self.message = message
 
 
 class Supervisor:
@@ -239,7 +254,7 @@ class Supervisor:
         except EngineFailure as failure:
             self._fail(failure)
         except StopRequested as request:
-            self._stop(request.seconds)
+            self._stop(request.seconds, request.message)
         except Exception as error:
             LOG.exception("the supervisor failed")
             self._fail(EngineFailure(FailureReason.BOOTSTRAP_ERROR, f"the supervisor failed: {error!r}"))
@@ -269,8 +284,30 @@ class Supervisor:
         while True:
             event = self._inbox.events.get()
             self._handle(event)
-            if isinstance(event, DrainAsked) and self._report.phase is Phase.SERVING:
-                self._change(phase=Phase.DRAINING)
+            if isinstance(event, DrainAsked):
+                self._drain(event.seconds)
+
+    def _drain(self, seconds: float) -> NoReturn:
+        """Serve those who are there, and end when nobody comes any more."""
+        drain = Drain.begin(seconds, self._clock.monotonic())
+        self._change(phase=Phase.DRAINING, message=drain.words(drain.begun))
+        self._engine.drain()
+        while not drain.is_over(now := self._clock.monotonic()):
+            if drain.has_news(now):
+                self._change(message=drain.words(now))
+                drain = drain.reported(now)
+            try:
+                event = self._inbox.events.get(timeout=drain.left(now))
+            except queue.Empty:
+                break
+            self._handle(event)
+            if isinstance(event, FlightSeen):
+                drain = drain.seen(event.requests, event.quiet)
+            elif isinstance(event, DrainAsked):
+                drain = drain.within(event.seconds, self._clock.monotonic())
+        result = drain.result(self._clock.monotonic())
+        LOG.info(result)
+        raise StopRequested(STOP_SECONDS, result)
 
     def _await(self, kind: type[Event], deadline: float) -> Event:
         while True:
@@ -285,6 +322,8 @@ class Supervisor:
     def _handle(self, event: Event) -> None:
         if isinstance(event, StopAsked):
             raise StopRequested(event.seconds)
+        if isinstance(event, DrainAsked) and self._report.phase is Phase.LOADING:
+            raise StopRequested(STOP_SECONDS)
         if isinstance(event, LauncherExited):
             self._exit = event
             raise self._first_cause({})
@@ -392,14 +431,14 @@ class Supervisor:
         )
         self._end()
 
-    def _stop(self, seconds: float) -> None:
+    def _stop(self, seconds: float, message: str) -> None:
         self._inbox.broken.set()
         self._engine.close()
         if self._started and self._exit is None:
             self._launcher.terminate()
             self._wait_for_exit(seconds)
         self._end()
-        self._change(phase=Phase.STOPPED)
+        self._change(phase=Phase.STOPPED, message=message)
 
     def _end(self) -> None:
         """Leave nothing behind, and say so of every rank."""

@@ -49,6 +49,7 @@ USES = (
     Use("engine/arg_utils.py", "EngineArgs.create_engine_config", ("usage_context",)),
     Use("engine/arg_utils.py", "EngineArgs.from_cli_args", ("args",)),
     Use("entrypoints/launchers/api_server/entry.py", "build_and_serve", ("engine_client", "listen_address", "sock")),
+    Use("entrypoints/launchers/app.py", "build_app", ("args",)),
     Use("entrypoints/launchers/cli_args.py", "make_arg_parser", ("parser",)),
     Use("entrypoints/launchers/cli_args.py", "validate_parsed_serve_args", ("args",)),
     Use("entrypoints/launchers/launcher.py", "setup_server", ("args", "reuse_port")),

@@ -1,8 +1,9 @@
 """Start vLLM by its own parts: its parser, its configuration, its engine, its HTTP server.
 
-Three things are put between them that no argument can set: the placement group that we made, the name of the instance
-(so that actors get names that can be foretold), and no runtime environment for the ranks (the bootstrap job's would
-reach them otherwise, and conflict with their own).
+Four things are put between them that no argument can set: the placement group that we made, the name of the instance
+(so that actors get names that can be foretold), no runtime environment for the ranks (the bootstrap job's would reach
+them otherwise, and conflict with their own), and the gate around the HTTP server (``--middleware`` puts one inside of
+those that plugins add).
 
 Written for the versions in ``facts.TESTED_VERSIONS``; each function used here stands in ``facts.USES``.
 """
@@ -16,7 +17,8 @@ from typing import Any, NoReturn
 
 import uvloop
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.entrypoints.launchers.api_server.entry import build_and_serve
+from vllm.entrypoints.launchers.api_server import entry
+from vllm.entrypoints.launchers.api_server.entry import build_and_serve, build_app
 from vllm.entrypoints.launchers.cli_args import make_arg_parser, validate_parsed_serve_args
 from vllm.entrypoints.launchers.launcher import setup_server
 from vllm.usage.usage_lib import UsageContext
@@ -24,7 +26,9 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from vllm_bootstrap.contract import FailureReason
+from vllm_bootstrap.environment import read_api_key
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.gate import FLIGHT_PATH, Gate
 from vllm_bootstrap.launch import LaunchOrder, Stage
 from vllm_bootstrap.vllm_adapter.arguments import classify, own_arguments, plain, refuse_overrides
 from vllm_bootstrap.vllm_adapter.facts import HEALTH_PATH
@@ -53,9 +57,10 @@ def serve(order: LaunchOrder, tell: Tell) -> None:
     Raises
     ------
     EngineFailure
-        vLLM refuses the arguments or the configuration made of them.
+        vLLM refuses the arguments or the configuration made of them, or the API key cannot be read.
     """
     tell(Stage.ARGUMENTS)
+    put_gate(order)
     arguments = parse(order)
     tell(Stage.CONFIG)
     config, engine_arguments = configure(order, arguments)
@@ -74,8 +79,22 @@ def parse(order: LaunchOrder) -> argparse.Namespace:
         raise _refused(plain(error)) from error
     refuse_overrides(order, arguments)
     if not arguments.disable_access_log_for_endpoints:
-        arguments.disable_access_log_for_endpoints = HEALTH_PATH  # we ask twice a second
+        arguments.disable_access_log_for_endpoints = f"{HEALTH_PATH},{FLIGHT_PATH}"  # we ask twice a second
     return arguments
+
+
+def put_gate(order: LaunchOrder) -> None:
+    """Let vLLM build its HTTP application with our gate around it; the supervisor asks the gate before it serves."""
+    key = read_api_key(order.api_key_file)
+
+    def build(*args: Any, **kwargs: Any) -> Any:
+        application = build_app(*args, **kwargs)
+        build_stack = application.build_middleware_stack
+        # As late as the first request, so that nothing can be added around it.
+        application.build_middleware_stack = lambda: Gate(build_stack(), token=order.gate_token, key=key)
+        return application
+
+    entry.build_app = build
 
 
 def configure(order: LaunchOrder, arguments: argparse.Namespace) -> tuple[Any, Any]:

@@ -113,9 +113,9 @@ def test_a_renewed_token_counts_at_once(bench: Bench):
 
 
 def test_commands(bench: Bench):
-    assert bench.ask("POST", "/drain", token="secret") == (202, "accepted\n")
+    assert bench.ask("POST", "/drain", token="secret", body='{"timeoutSeconds": 60}') == (202, "accepted\n")
     assert bench.ask("POST", "/stop", token="secret", body='{"timeoutSeconds": 5}') == (202, "accepted\n")
-    assert bench.commands == [DrainAsked(), StopAsked(5.0)]
+    assert bench.commands == [DrainAsked(60.0), StopAsked(5.0)]
     bench.accepts = False
     assert bench.ask("POST", "/stop", token="secret")[0] == 409
 

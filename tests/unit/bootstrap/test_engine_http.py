@@ -13,8 +13,9 @@ import pytest
 from vllm_bootstrap import engine_http
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.engine_http import HttpEngine, first_token
+from vllm_bootstrap.gate import FLIGHT_PATH
 from vllm_bootstrap.launcher_process import is_free
-from vllm_bootstrap.supervisor import Answered, Inbox, WarmedUp
+from vllm_bootstrap.supervisor import Answered, FlightSeen, Inbox, WarmedUp
 
 
 class FakeEngine:
@@ -22,14 +23,28 @@ class FakeEngine:
         self.health = 503
         self.answers: dict[str, int] = {}
         self.requests: list[tuple[str, str | None, dict[str, object]]] = []
+        self.flight: object = {"requests": 0, "quietSeconds": 2.5, "draining": False}
+        self.flights: list[tuple[str, str | None]] = []
         fake = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
             def do_GET(self) -> None:
+                if self.path == FLIGHT_PATH:
+                    self.tell_flight()
+                    return
                 self.send_response(fake.health)
                 self.end_headers()
 
+            def tell_flight(self) -> None:
+                fake.flights.append((self.command, self.headers.get("Authorization")))
+                self.send_response(404 if fake.flight is None else 200)
+                self.end_headers()
+                self.wfile.write(json.dumps(fake.flight).encode())
+
             def do_POST(self) -> None:
+                if self.path == FLIGHT_PATH:
+                    self.tell_flight()
+                    return
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 fake.requests.append((self.path, self.headers.get("Authorization"), body))
                 self.send_response(fake.answers.get(self.path, 200))
@@ -55,7 +70,7 @@ def fake() -> Iterator[FakeEngine]:
 def engine(fake: FakeEngine, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[HttpEngine, Inbox]]:
     monkeypatch.setattr(engine_http, "POLL_SECONDS", 0.01)
     inbox = Inbox()
-    engine = HttpEngine(port=fake.server.server_port, model="demo", key="k", inbox=inbox, clock=Clock())
+    engine = HttpEngine(port=fake.server.server_port, model="demo", key="k", gate_token="t", inbox=inbox, clock=Clock())
     yield engine, inbox
     engine.close()
 
@@ -86,6 +101,30 @@ def test_warm_up(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]):
     assert key == "Bearer k"
     assert body["model"] == "demo"
     assert body["max_tokens"] == 1
+    assert fake.flights == [("GET", "Bearer t")]
+
+
+@pytest.mark.parametrize("flight", [None, [], {}, {"requests": "many"}])
+def test_an_engine_without_our_gate_does_not_serve(
+    fake: FakeEngine, engine: tuple[HttpEngine, Inbox], flight: object
+) -> None:
+    subject, inbox = engine
+    fake.flight = flight
+    subject.warm_up(5.0)
+    warmed = inbox.events.get(timeout=5)
+    assert isinstance(warmed, WarmedUp)
+    assert "the operator's gate is not before this vLLM" in warmed.fault
+
+
+def test_a_drain_is_told_again_and_again(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]) -> None:
+    subject, inbox = engine
+    fake.flight = {"requests": 3, "quietSeconds": 0.0, "draining": True}
+    subject.drain()
+    assert inbox.events.get(timeout=5) == FlightSeen(requests=3, quiet=0.0)
+    fake.flight = {"requests": 0, "quietSeconds": 0.5, "draining": True}
+    while inbox.events.get(timeout=5) != FlightSeen(requests=0, quiet=0.5):
+        pass
+    assert set(fake.flights) == {("POST", "Bearer t")}
 
 
 @pytest.mark.parametrize(

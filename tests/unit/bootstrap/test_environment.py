@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 
 from vllm_bootstrap.contract import RESERVED_ENVIRONMENT, EnginePlan, EnvironmentSource, FailureReason
-from vllm_bootstrap.environment import base_environment, launcher_environment, parse_environ, plan_environment
+from vllm_bootstrap.environment import (
+    base_environment,
+    launcher_environment,
+    parse_environ,
+    plan_environment,
+    read_api_key,
+    refuse_second_key,
+)
 from vllm_bootstrap.failure import EngineFailure
 
 
@@ -74,6 +81,35 @@ def test_a_missing_file_is_named(tmp_path: Path, make_plan: Callable[..., Engine
         plan_environment(make_plan(environment_files=("KEY",)), files=tmp_path)
     with pytest.raises(EngineFailure, match="not mounted"):
         plan_environment(make_plan(environment_sources=(EnvironmentSource(directory="/nowhere"),)), files=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [("sk-1", "sk-1"), ("sk-1\n", "sk-1"), ("", None), ("\n", None), ("a b", None), ("schlüssel", None)],
+)
+def test_the_api_key_is_what_a_header_can_carry(tmp_path: Path, content: str, key: str | None):
+    path = tmp_path / "key"
+    path.write_text(content)
+    if key is not None:
+        assert read_api_key(str(path)) == key
+        return
+    with pytest.raises(EngineFailure, match="put another into the Secret") as raised:
+        read_api_key(str(path))
+    assert raised.value.reason is FailureReason.INVALID_ENVIRONMENT
+    assert not content.strip() or content.strip() not in raised.value.message
+
+
+def test_no_key_is_asked_for_where_none_is_named_and_a_missing_one_is_a_fault(tmp_path: Path):
+    assert read_api_key("") == ""
+    with pytest.raises(EngineFailure, match="the value of apiKeySecret could not be read"):
+        read_api_key(str(tmp_path / "key"))
+
+
+def test_two_keys_exclude_each_other(make_plan: Callable[..., EnginePlan]):
+    refuse_second_key(make_plan(), {"VLLM_API_KEY": "a"})
+    refuse_second_key(make_plan(api_key_file="/key"), {"VLLM_API_KEY": ""})
+    with pytest.raises(EngineFailure, match=r"apiKeySecret and VLLM_API_KEY .* exclude each other"):
+        refuse_second_key(make_plan(api_key_file="/key"), {"VLLM_API_KEY": "a"})
 
 
 def launch(base: dict[str, str], variables: dict[str, str]) -> dict[str, str]:

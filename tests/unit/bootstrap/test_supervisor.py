@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from vllm_bootstrap import supervisor
+from vllm_bootstrap import drain, supervisor
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import Deadlines, EnginePlan, EngineReport, FailureReason, Phase, RankReport
 from vllm_bootstrap.failure import EngineFailure
@@ -20,6 +20,7 @@ from vllm_bootstrap.supervisor import (
     Answered,
     DrainAsked,
     Event,
+    FlightSeen,
     Inbox,
     LauncherExited,
     LauncherStarted,
@@ -107,6 +108,9 @@ class Rig:
     def warm_up(self, seconds: float) -> None:
         self._do("warm_up")
 
+    def drain(self) -> None:
+        self._do("drain")
+
     def arm(self) -> None:
         self.calls.append("arm")
 
@@ -157,6 +161,55 @@ def test_a_good_life_and_an_orderly_end(make_rig: Callable[..., Rig]):
     assert serving.timings.loaded
     assert serving.timings.first_token
     assert last.reason == ""
+
+
+def test_it_drains_and_ends_by_itself(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(drain, "SETTLE_SECONDS", 0.0)
+    rig = make_rig()
+    rig.script["drain"] = [
+        FlightSeen(requests=2, quiet=0.0),
+        FlightSeen(requests=1, quiet=0.0),
+        FlightSeen(requests=0, quiet=0.5),
+        FlightSeen(requests=0, quiet=1.5),
+    ]
+    last = rig.run(DrainAsked(60.0))
+    assert rig.phases == [Phase.LOADING, Phase.SERVING, Phase.DRAINING, Phase.STOPPED]
+    told = [report.message for report in rig.reports if report.phase is Phase.DRAINING and report.message]
+    assert list(dict.fromkeys(told)) == [
+        "it gets no new requests, at most 60 s left",
+        "2 requests in flight, at most 60 s left",
+    ], "not each number is told"
+    assert last.message == "drained after 0 s"
+    assert "terminate" in rig.calls
+    assert "kill" not in rig.calls
+
+
+def test_what_is_in_flight_too_long_is_cut_off(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.script["drain"] = [FlightSeen(requests=3, quiet=0.0)]
+    last = rig.run(DrainAsked(0.05))
+    assert (last.phase, last.message) == (Phase.STOPPED, "3 requests cut off after 0 s")
+    assert "terminate" in rig.calls
+
+
+def test_asked_again_a_drain_is_not_begun_again(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.script["drain"] = [FlightSeen(requests=3, quiet=0.0), DrainAsked(600.0), DrainAsked(0.05)]
+    assert rig.run(DrainAsked(60.0)).phase is Phase.STOPPED
+    assert rig.calls.count("drain") == 1
+
+
+def test_an_engine_that_dies_while_it_drains_has_failed(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.script["drain"] = [FlightSeen(requests=3, quiet=0.0), LauncherExited(1)]
+    assert rig.run(DrainAsked(60.0)).phase is Phase.FAILED
+
+
+def test_an_engine_that_loads_has_nothing_to_drain(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.script["watch"] = [DrainAsked(600.0)]
+    rig.run()
+    assert rig.phases == [Phase.LOADING, Phase.STOPPED]
 
 
 def test_serving_comes_only_after_the_first_token(make_rig: Callable[..., Rig]):
