@@ -67,7 +67,7 @@ class Gate:
         """Take a request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif scope["path"] == FLIGHT_PATH and _bears(scope["headers"], self._token):
+        elif scope["path"] == FLIGHT_PATH and scope["type"] == "http" and _bears(scope["headers"], self._token):
             self._draining = self._draining or scope.get("method") == "POST"
             await _answer(send, 200, self._flight())
         elif not self._may_pass(scope):
@@ -126,16 +126,14 @@ def _closing(headers: Headers) -> list[tuple[bytes, bytes]]:
 async def _refuse(scope: Scope, send: Send) -> None:
     if scope["type"] == "http":
         await _answer(send, 401, UNAUTHORIZED)
-    elif "websocket.http.response" in (scope.get("extensions") or {}):
-        await _answer(send, 401, UNAUTHORIZED, kind="websocket.http.response")
-    else:
+    else:  # the server makes HTTP 403 of it
         await send({"type": "websocket.close", "code": 1008, "reason": "the API key is missing or wrong"})
 
 
-async def _answer(send: Send, status: int, value: Any, *, kind: str = "http.response") -> None:
+async def _answer(send: Send, status: int, value: Any) -> None:
     body = json.dumps(value).encode()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
     if status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
-    await send({"type": f"{kind}.start", "status": status, "headers": headers})
-    await send({"type": f"{kind}.body", "body": body})
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

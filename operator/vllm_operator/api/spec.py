@@ -90,6 +90,27 @@ class TokenSecret(ApiModel):
     key: Key = Field(default="token", description="Key in the Secret that holds the token.")
 
 
+class ApiKeySecret(ApiModel):
+    """The Secret that holds the key of the engines' API."""
+
+    name: Name = Field(description="Name of the Secret.")
+    key: Key = Field(description="Key in the Secret that holds the API key.")
+
+
+class Drain(ApiModel):
+    """How an engine that serves is removed."""
+
+    timeout_seconds: int = Field(
+        default=60,
+        ge=0,
+        le=86400,
+        description=(
+            "How long an engine that is to go may finish what it answers, out of the Service; what is not finished "
+            "then is cut off. 0: it is not waited for."
+        ),
+    )
+
+
 class ModelCache(ApiModel):
     """Where downloaded models are kept."""
 
@@ -479,6 +500,10 @@ class RayHead(ApiModel):
     affinity: FreeForm | None = None
 
 
+VLLM_KEY_VARIABLE = "VLLM_API_KEY"
+TWO_KEYS = f"apiKeySecret and {VLLM_KEY_VARIABLE} in env exclude each other: a request can bear one key only"
+
+
 class VLLMDeploymentSpec(ApiModel):
     """What the user asks for."""
 
@@ -490,6 +515,10 @@ class VLLMDeploymentSpec(ApiModel):
                 "(has(self.parallelism.tensor) ? self.parallelism.tensor : 1) * "
                 "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1)",
                 "STRICT_PACK puts every rank in one pod: gpusPerPod must be at least tensor x pipeline, or absent",
+            ),
+            rule(
+                f"!has(self.apiKeySecret) || !has(self.env) || !self.env.exists(e, e.name == '{VLLM_KEY_VARIABLE}')",
+                TWO_KEYS,
             ),
             rule(
                 "!has(self.distributedExecutorBackend) || !(self.distributedExecutorBackend in ['mp', 'uni'])"
@@ -545,6 +574,14 @@ class VLLMDeploymentSpec(ApiModel):
     env_from: list[EnvFromSource] = Field(
         default_factory=list, max_length=16, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
+    api_key_secret: ApiKeySecret | None = Field(
+        default=None,
+        description=(
+            "Key that the engines' API asks for (Authorization: Bearer), on every path but /health and /metrics; read "
+            "at each start of an engine. Without it nobody is asked."
+        ),
+    )
+    drain: Drain = Field(default_factory=Drain, description="How an engine that serves is removed.")
     pod: Pod = Field(default_factory=Pod, description="The pods that hold the ranks.")
     ray_head: RayHead = Field(default_factory=RayHead, description="The CPU-only Ray head pod.")
     plan_only: bool = Field(
@@ -579,6 +616,8 @@ class VLLMDeploymentSpec(ApiModel):
             )
         if len({variable.name for variable in self.env}) != len(self.env):
             raise ValueError("env: every name may stand once")
+        if self.api_key_secret and any(variable.name == VLLM_KEY_VARIABLE for variable in self.env):
+            raise ValueError(TWO_KEYS)
         if placement.strategy is Strategy.STRICT_PACK and (placement.gpus_per_pod or self.world_size) < self.world_size:
             raise ValueError(
                 f"STRICT_PACK puts all {self.world_size} ranks in one pod, gpusPerPod is {placement.gpus_per_pod}"

@@ -221,6 +221,8 @@ def _references(spec: VLLMDeploymentSpec) -> list[tuple[Kind, str, str, str]]:
     found: list[tuple[Kind, str, str, str]] = []
     if token := spec.model.hf_token_secret:
         found.append((SECRET, token.name, token.key, "spec.model.hfTokenSecret"))
+    if key := spec.api_key_secret:
+        found.append((SECRET, key.name, key.key, "spec.apiKeySecret"))
     if claim := locate(spec.model).claim:
         found.append((CLAIM, claim, "", "spec.model.cache" if spec.model.cache else "spec.model.uri"))
     for variable in spec.env:

@@ -45,6 +45,7 @@ def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, checkpo
         "environment": {variable.name: variable.value or "" for variable in spec.env if not variable.value_from},
         "environmentFiles": sorted(environment_files(spec)),
         "environmentPrefixes": [source.prefix for source in spec.env_from],
+        **({"apiKey": True} if spec.api_key_secret else {}),
     }
 
 
@@ -93,6 +94,7 @@ def engine_plan(
         pipeline=part["pipeline"],
         strategy=part["strategy"],
         checkpoint_bytes=part.get("checkpointBytes", 0),
+        api_key_file=contract.API_KEY_FILE if part.get("apiKey") else "",
         executor=part.get("executor", "ray"),
         groups=tuple(contract.PodGroup(**group) for group in part["groups"]),
         placement_group=names.placement_group,

@@ -33,6 +33,7 @@ GRACE_SECONDS = 10
 STANDALONE_GRACE_SECONDS = 45
 CODE_DIR = f"{contract.RUN_DIR}/code"
 CODE_FILE = "bootstrap.zip"
+API_KEY_DIR, _, API_KEY_NAME = contract.API_KEY_FILE.rpartition("/")
 UNPACK = "import sys; sys.path.insert(0, sys.argv[1]); from vllm_bootstrap import unpack; unpack.main(*sys.argv[1:])"
 """Program of the pod of an engine without Ray; its argument is the archive."""
 
@@ -331,6 +332,8 @@ def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role, shape
         mounts.append({"name": "control", "mountPath": f"{contract.RUN_DIR}/control", "readOnly": True})
         if environment_files(spec):
             mounts.append({"name": "env", "mountPath": contract.ENV_DIR, "readOnly": True})
+        if spec.api_key_secret:
+            mounts.append({"name": "api-key", "mountPath": API_KEY_DIR, "readOnly": True})
         mounts += [
             {"name": f"env-from-{index}", "mountPath": f"{contract.ENV_FROM_DIR}/{index}", "readOnly": True}
             for index in range(len(spec.env_from))
@@ -359,6 +362,9 @@ def _volumes(
         )
         if sources := environment_files(spec):
             volumes.append({"name": "env", "projected": {"sources": list(sources.values())}})
+        if key := spec.api_key_secret:
+            items = [{"key": key.key, "path": API_KEY_NAME}]
+            volumes.append({"name": "api-key", "secret": {"secretName": key.name, "items": items}})
         volumes += [_env_from_volume(index, source) for index, source in enumerate(spec.env_from)]
     return volumes
 

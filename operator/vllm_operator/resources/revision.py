@@ -18,7 +18,7 @@ from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner, labels, metadata
 
-_POD_FIELDS = ("image", "placement", "pod", "rayHead", "accelerators")
+_POD_FIELDS = ("image", "placement", "pod", "rayHead", "accelerators", "apiKeySecret")
 _BOTH_FIELDS = ("parallelism", "distributedExecutorBackend")
 _ENGINE_FIELDS = ("vllmConfig",)
 
@@ -65,7 +65,7 @@ def revision_name(engine8: str, pods8: str) -> str:
 
 
 def hashes(spec: VLLMDeploymentSpec) -> tuple[str, str]:
-    """Give ``(engine8, pods8)`` of a spec; ``replicas`` is in neither."""
+    """Give ``(engine8, pods8)`` of a spec; ``replicas`` and ``drain`` are in neither."""
     given = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     model = given.get("model", {})
     environment = given.get("env", [])

@@ -92,6 +92,12 @@ ACCEPTED = (
     Case("share of memory", {"vllmConfig": {"gpuMemoryUtilization": 0.9}}),
     Case("quantities", {"pod": {"shmSize": "512Mi", "resources": {"requests": {"cpu": 4, "memory": "1.5Gi"}}}}),
     Case("environment", {"env": [{"name": "A", "value": "1"}, {"name": "B", "valueFrom": _SECRET_KEY}]}),
+    Case(
+        "API key",
+        {"apiKeySecret": {"name": "s", "key": "k"}, "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]},
+    ),
+    Case("vLLM's own API key", {"env": [{"name": "VLLM_API_KEY", "valueFrom": _SECRET_KEY}]}),
+    Case("no drain", {"drain": {"timeoutSeconds": 0}}),
     Case("empty value", {"env": [{"name": "A", "value": ""}]}),
     Case(
         "environment from", {"envFrom": [{"secretRef": {"name": "s"}}, {"prefix": "P_", "configMapRef": {"name": "c"}}]}
@@ -210,6 +216,23 @@ REFUSED = (
         {"env": [{"name": "VLLM_PORT", "value": "1"}]},
         "the operator sets this variable itself",
         "the operator sets VLLM_PORT itself",
+    ),
+    Case(
+        "two API keys",
+        {"apiKeySecret": {"name": "s", "key": "k"}, "env": [{"name": "VLLM_API_KEY", "valueFrom": _SECRET_KEY}]},
+        "apiKeySecret and VLLM_API_KEY in env exclude each other",
+    ),
+    Case(
+        "API key of no key in the Secret",
+        {"apiKeySecret": {"name": "s"}},
+        "spec.apiKeySecret.key: Required value",
+        "apiKeySecret.key",
+    ),
+    Case(
+        "drain of less than nothing",
+        {"drain": {"timeoutSeconds": -1}},
+        "should be greater than or equal to 0",
+        "greater than or equal to 0",
     ),
     Case(
         "two values",

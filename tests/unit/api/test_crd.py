@@ -113,6 +113,8 @@ def test_defaults(schema: Schema) -> None:
         ".planOnly": False,
         ".placement": {},  # else the next one would not be filled in
         ".placement.strategy": "PACK",
+        ".drain": {},
+        ".drain.timeoutSeconds": 60,
         ".env[].valueFrom.secretKeyRef.optional": False,
         ".env[].valueFrom.configMapKeyRef.optional": False,
         ".envFrom[].prefix": "",

@@ -29,6 +29,11 @@ def env(kind: str, **more: Any) -> dict[str, Any]:
             "spec.model.cache: PersistentVolumeClaim it does not exist",
         ),
         ({"model": {"uri": "pvc://it/x"}}, "ClaimNotFound", "spec.model.uri: PersistentVolumeClaim it"),
+        (
+            {"apiKeySecret": {"name": "it", "key": "k"}},
+            "SecretNotFound",
+            "spec.apiKeySecret: Secret it does not exist in namespace models; create it",
+        ),
         (env("secretKeyRef"), "SecretNotFound", "spec.env V: Secret it"),
         (env("configMapKeyRef"), "ConfigMapNotFound", "spec.env V: ConfigMap it"),
         ({"envFrom": [{"secretRef": {"name": "it"}}]}, "SecretNotFound", "spec.envFrom[0]: Secret it"),
@@ -61,7 +66,7 @@ async def test_what_may_be_absent(spec: dict[str, Any]) -> None:
 
 
 async def test_no_value_of_a_secret_goes_anywhere() -> None:
-    world = World(spec={**samples.TYPICAL, **env("secretKeyRef")})
+    world = World(spec={**samples.TYPICAL, **env("secretKeyRef"), "apiKeySecret": {"name": "it", "key": "k"}})
     secret = {"metadata": {"name": "it", "namespace": "models"}, "data": {"k": "dG9wc2VjcmV0"}}
     world.api.put({"apiVersion": "v1", "kind": "Secret", **secret})
     await world.serve()

@@ -105,6 +105,13 @@ def test_plan_says_all_that_the_ray_side_needs() -> None:
     assert contract.loads(contract.EnginePlan, contract.dumps(made)) == made
 
 
+def test_where_the_api_key_is_goes_with_the_plan_and_nothing_more() -> None:
+    assert plan().api_key_file == ""
+    made = plan(1, {"apiKeySecret": {"name": "callers", "key": "k"}})
+    assert made.api_key_file == "/var/run/vllm-operator/api-key/key"
+    assert "callers" not in contract.dumps(made)
+
+
 def test_sources_of_variables_are_folders_on_the_lead() -> None:
     made = plan(1, samples.EVERYTHING)
     assert made.environment_sources == (

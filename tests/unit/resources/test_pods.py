@@ -236,6 +236,17 @@ def test_secrets_are_files_on_the_lead_alone() -> None:
             assert f'"{word}"' not in told
 
 
+def test_the_api_key_is_a_file_on_the_lead_alone() -> None:
+    found = templates(rendered(spec_of(samples.TYPICAL, {"apiKeySecret": {"name": "callers", "key": "k"}})))
+    lead = found.pop("lead")
+    [mount] = [item for item in main(lead)["volumeMounts"] if item["name"] == "api-key"]
+    assert (mount["mountPath"], mount["readOnly"]) == ("/var/run/vllm-operator/api-key", True)
+    secret = named(lead["spec"]["volumes"])["api-key"]["secret"]
+    assert secret == {"secretName": "callers", "items": [{"key": "k", "path": "key"}]}
+    assert "callers" not in json.dumps(found)
+    assert "api-key" not in json.dumps(rendered(spec_of(samples.TYPICAL)))
+
+
 def test_workers_use_no_account_of_ours() -> None:
     found = templates(rendered(spec_of(samples.TYPICAL)))
     assert found["head"]["spec"]["serviceAccountName"] == found["lead"]["spec"]["serviceAccountName"]
