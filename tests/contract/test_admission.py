@@ -125,6 +125,8 @@ def test_defaults_are_filled_in(create: Create) -> None:
         "replicas": 1,
         "distributedExecutorBackend": "auto",
         "placement": {"strategy": "PACK"},
+        "drain": {"timeoutSeconds": 60},
+        "suspend": False,
         "planOnly": False,
     }
 

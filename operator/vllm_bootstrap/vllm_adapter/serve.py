@@ -90,8 +90,9 @@ def put_gate(order: LaunchOrder) -> None:
     def build(*args: Any, **kwargs: Any) -> Any:
         application = build_app(*args, **kwargs)
         build_stack = application.build_middleware_stack
-        # As late as the first request, so that nothing can be added around it.
         application.build_middleware_stack = lambda: Gate(build_stack(), token=order.gate_token, key=key)
+        # What a plugin has built already would stay without it; the first request builds it anew.
+        application.middleware_stack = None
         return application
 
     entry.build_app = build

@@ -584,6 +584,9 @@ class VLLMDeploymentSpec(ApiModel):
     drain: Drain = Field(default_factory=Drain, description="How an engine that serves is removed.")
     pod: Pod = Field(default_factory=Pod, description="The pods that hold the ranks.")
     ray_head: RayHead = Field(default_factory=RayHead, description="The CPU-only Ray head pod.")
+    suspend: bool = Field(
+        default=False, description="Drain and remove all engines; the Service and the number of replicas stay."
+    )
     plan_only: bool = Field(
         default=False,
         description="Write status.plan, and make, change or remove nothing; engines that are there serve on.",
@@ -598,6 +601,11 @@ class VLLMDeploymentSpec(ApiModel):
     def pipeline(self) -> int:
         """Pipeline parallel size; 1 when the user left it out."""
         return (self.parallelism and self.parallelism.pipeline) or 1
+
+    @property
+    def wanted(self) -> int:
+        """Engines that should be there."""
+        return 0 if self.suspend else self.replicas
 
     @property
     def world_size(self) -> int:

@@ -35,6 +35,7 @@ class Reason(enum.StrEnum):
     PARTLY_SERVING = "PartlyServing"
     NOT_SERVING = "NotServing"
     SCALED_TO_ZERO = "ScaledToZero"
+    SUSPENDED = "Suspended"
     PROGRESSING = "Progressing"
     PLANNED = "Planned"
     CREATING_PODS = "CreatingPods"
@@ -167,6 +168,7 @@ class EngineReplica(ApiModel):
     attempt: Count = 0
     restarts: Count = 0
     retry_at: ShortText = Field(default="", description="When the next attempt starts.")
+    drain_until: ShortText = Field(default="", description="When it is removed at the latest, while it drains.")
     ray_cluster: ShortText = Field(default="", description="Its RayCluster, where Ray runs it.")
     deployment: ShortText = Field(default="", description="Its Deployment, where one pod runs it without Ray.")
     report: ShortText = Field(

@@ -75,16 +75,33 @@ class SupervisorClient:
         url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/start"
         return str((await self._json("POST", url, token, data=contract.dumps(plan))).get("job", ""))
 
+    async def drain(self, ip: str, token: str, seconds: float) -> None:
+        """Ask it to let its engine finish what it answers within so many seconds, and to end it then.
+
+        Raises
+        ------
+        SupervisorError
+            No answer, or it has no engine.
+        """
+        url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/drain"
+        await self._text("POST", url, token, data=json.dumps({"timeoutSeconds": seconds}))
+
     async def _json(self, method: str, url: str, token: str, **body: Any) -> Mapping[str, Any]:
-        headers = {"Authorization": f"Bearer {token}"}
         try:
-            async with self._session.request(method, url, headers=headers, timeout=_TIMEOUT, **body) as response:
-                if response.status >= 300:
-                    words = (await response.text())[:300].strip()
-                    raise SupervisorError(f"{url}: HTTP {response.status} {words}".strip())
-                told = await response.json()
-        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
-            raise SupervisorError(f"{url}: {error or type(error).__name__}") from error
+            told = json.loads(await self._text(method, url, token, **body))
+        except ValueError as error:
+            raise SupervisorError(f"{url}: {error}") from error
         if not isinstance(told, Mapping):
             raise SupervisorError(f"{url}: the answer is no JSON object")
         return told
+
+    async def _text(self, method: str, url: str, token: str, **body: Any) -> str:
+        headers = {"Authorization": f"Bearer {token}"}
+        try:
+            async with self._session.request(method, url, headers=headers, timeout=_TIMEOUT, **body) as response:
+                words = await response.text()
+        except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+            raise SupervisorError(f"{url}: {error or type(error).__name__}") from error
+        if response.status >= 300:
+            raise SupervisorError(f"{url}: HTTP {response.status} {words[:300].strip()}".strip())
+        return words

@@ -64,4 +64,24 @@ class Submit:
     secret: str
 
 
-Action = Create | CreateCode | CreateTokens | Patch | Delete | Submit
+@dataclass(frozen=True, kw_only=True)
+class Drain:
+    """Ask a supervisor to let its engine finish what it answers, and to end it then.
+
+    Attributes
+    ----------
+    ip
+        Address of its pod.
+    secret
+        Holds its control token.
+    seconds
+        After which the engine is ended, whatever it answers.
+    """
+
+    engine: str
+    ip: str
+    secret: str
+    seconds: float
+
+
+Action = Create | CreateCode | CreateTokens | Patch | Delete | Submit | Drain

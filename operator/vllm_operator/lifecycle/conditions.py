@@ -50,6 +50,8 @@ class Summary:
         Names of the engines whose Ray nodes have joined.
     plan_only
         The plan is all that is asked for.
+    suspended
+        No engine is wanted for now.
     """
 
     replicas: int
@@ -58,6 +60,7 @@ class Summary:
     joined: frozenset[str] = frozenset()
     plan: PlanStatus | None = None
     plan_only: bool = False
+    suspended: bool = False
     blocker: Blocker | None = None
     versions: str = ""
 
@@ -122,6 +125,8 @@ def _ready(summary: Summary) -> _Draft:
     if _is_ready(summary):
         if summary.plan_only:
             return "True", Reason.PLANNED, "planOnly: the plan is made, and nothing else"
+        if summary.suspended:
+            return "True", Reason.SUSPENDED, "suspend is true: its engines are removed until it is false"
         if summary.replicas == 0:
             return "True", Reason.SCALED_TO_ZERO, "replicas is 0"
         return "True", Reason.SERVING, f"{summary.replicas} of {summary.replicas} engines serve"

@@ -203,6 +203,10 @@ class EngineStep:
 def due_turn(view: EngineView, *, recovery: Recovery, now: datetime.datetime) -> Turn:
     """Say which attempt is due, from the last known one, its failure and the backoff."""
     attempt = max(view.previous.attempt if view.previous else 0, _report_attempt(view), 1)
+    told = current_report(view, attempt)
+    if told and told.phase is contract.Phase.STOPPED:
+        # It was drained, and is wanted again.
+        return Turn(attempt=attempt + 1)
     failure = _known_failure(view, attempt, recovery)
     if not failure:
         return Turn(attempt=attempt)
@@ -227,16 +231,17 @@ def needs_ray(view: EngineView, turn: Turn) -> bool:
 
 def has_lost_report(view: EngineView, turn: Turn) -> bool:
     """Say whether an engine serves of which nothing is known: its report was deleted, its supervisor still has it."""
-    return bool(not turn.failure and view.all_running and _lead_ready(view) and _own_report(view) is None)
+    return bool(not turn.failure and view.all_running and _lead_ready(view) and own_report(view) is None)
 
 
 def current_report(view: EngineView, attempt: int) -> contract.EngineReport | None:
     """Give the engine's report when it speaks of this CR, revision and attempt."""
-    report = _own_report(view)
+    report = own_report(view)
     return report if report and report.attempt == attempt else None
 
 
-def _own_report(view: EngineView) -> contract.EngineReport | None:
+def own_report(view: EngineView) -> contract.EngineReport | None:
+    """Give the engine's report when it speaks of this CR and revision, of whatever attempt."""
     report = view.report
     if report and (report.uid, report.engine, report.revision) == (view.uid, view.name, view.revision):
         return report
@@ -263,7 +268,7 @@ def _has_joined(view: EngineView, report: contract.EngineReport | None) -> bool:
 
 
 def _reported_failure(view: EngineView) -> Failure | None:
-    report = _own_report(view)
+    report = own_report(view)
     return _report_failure(view, report) if report and report.phase is contract.Phase.FAILED else None
 
 
@@ -310,6 +315,15 @@ class _Draft:
             timings=_timings(view, report),
             ranks=rank_map(report.ranks, view.pods) if report else [],
         )
+
+
+def draining_entry(view: EngineView, message: str, until: str) -> EngineReplica:
+    """Give the entry of an engine that is to go, and is drained until an RFC 3339 instant."""
+    attempt = max(view.previous.attempt if view.previous else 0, _report_attempt(view), 1)
+    draft = _Draft(view=view, turn=Turn(attempt=attempt), report=own_report(view))
+    entry = draft.replica(EngineState.DRAINING, Reason.DRAINING, message)
+    kept = {"timings": view.previous.timings} if view.previous else {}
+    return entry.model_copy(update={"drain_until": until, **kept})
 
 
 def rank_map(ranks: Sequence[contract.RankReport], pods: Sequence[PodView]) -> list[RankStatus]:
@@ -568,7 +582,7 @@ def _failure(view: EngineView, reason: Reason, message: str, attempt: int, now: 
 
 
 def _report_attempt(view: EngineView) -> int:
-    report = _own_report(view)
+    report = own_report(view)
     return report.attempt if report else 0
 
 

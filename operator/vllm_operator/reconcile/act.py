@@ -10,7 +10,7 @@ from vllm_operator.clients.kubernetes import ApiError, ConflictError, Kind, Kube
 from vllm_operator.clients.package import encoded_package
 from vllm_operator.clients.ray import RayError
 from vllm_operator.clients.supervisor import SupervisorError
-from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Patch, Submit
+from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Drain, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.reconcile.intent import KUBERAY_MISSING
 from vllm_operator.reconcile.observe import Observer, is_ours, name_conflict
@@ -90,6 +90,9 @@ class Actor:
                 log.info("%s/%s: patched %s %s", owner.namespace, owner.name, body["kind"], body["metadata"]["name"])
             case Delete(api_version=api_version, kind=kind, name=name, uid=uid):
                 await self._delete(Kind(api_version=api_version, kind=kind), name, uid, owner)
+            case Drain(engine=engine, ip=ip, secret=secret, seconds=seconds):
+                await self._ray_side.drain(owner.namespace, ip, secret, seconds)
+                log.info("%s/%s: asked %s to drain within %g s", owner.namespace, owner.name, engine, seconds)
             case Submit(plan=plan, ip=ip, secret=secret):
                 job = await self._ray_side.submit(plan, ip, secret)
                 log.info("%s/%s: brought plan %s to %s", owner.namespace, owner.name, job, plan.engine)

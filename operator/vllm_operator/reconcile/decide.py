@@ -19,10 +19,10 @@ from vllm_operator.api.status import (
     Reason,
 )
 from vllm_operator.api.status import PodShape as PodShapeStatus
-from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Patch, Submit
+from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Drain, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, step
-from vllm_operator.reconcile.intent import Engine, Intent, Settings, engine_count, remove_engine
+from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, engine_count, remove_engine
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.resources import access
 from vllm_operator.resources.deployment import code_config_map, deployment
@@ -88,9 +88,11 @@ def decide(
             actions.append(Create(body=access.report_config_map(seen.owner, engine.names, view.report)))
         if told.submit and view.ray and view.front:
             actions.append(_submit(seen, engine, view.ray.session, view.front.ip, settings))
+    actions += _drains(seen, intent)
     replicas = _replicas(seen, intent, steps)
     requeues = [told.requeue_after for told in steps.values() if told.requeue_after is not None]
     requeues += [wait.seconds for wait in intent.waiting.values() if wait.seconds is not None]
+    requeues += [leaving.leave.requeue_after for leaving in intent.leaving.values()]
     if intent.blocker or any(wait.reason in _RECHECKED for wait in intent.waiting.values()):
         requeues.append(RECHECK_SECONDS)
     return Decision(
@@ -165,6 +167,16 @@ def _submit(seen: Observation, engine: Engine, session: str, ip: str, settings: 
     return Submit(plan=plan_of(engine, seen, session, settings), ip=ip, secret=engine.names.secret)
 
 
+def _drains(seen: Observation, intent: Intent) -> list[Action]:
+    """Ask those who leave; the last of all actions, because a supervisor that does not answer takes its time."""
+    seconds = seen.spec.drain.timeout_seconds if seen.spec else 0
+    return [
+        Drain(engine=name, ip=item.view.lead.ip, secret=item.names.secret, seconds=seconds)
+        for name, item in intent.leaving.items()
+        if item.leave.ask and item.view.lead
+    ]
+
+
 def _entry(replica: EngineReplica, report: str, *, named: bool) -> EngineReplica:
     """Complete an engine's entry: it names its report, and leaves the ranks to it where they would be too many."""
     return replica.model_copy(update={"report": report} | ({"ranks": []} if named else {}))
@@ -184,7 +196,9 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
     named = wanted * (_world_size(intent.revision) if intent.revision else 1) > STATUS_RANKS
     for index in range(wanted):
         name = engine_name(index)
-        if name in steps:
+        if name in intent.leaving:
+            entries.append(_leaving_entry(intent.leaving[name], named=named))
+        elif name in steps:
             entries.append(_entry(steps[name].replica, intent.engines[name].names.report, named=named))
         elif name in intent.waiting:
             entries.append(
@@ -208,7 +222,13 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
                     deployment="" if intent.revision.with_ray else names.ray_cluster,
                 )
             )
-    return tuple(entries)
+    present = {entry.name for entry in entries}
+    surplus = (item for name, item in intent.leaving.items() if name not in present)
+    return (*entries, *(_leaving_entry(item, named=named) for item in surplus))
+
+
+def _leaving_entry(leaving: Leaving, *, named: bool) -> EngineReplica:
+    return _entry(leaving.leave.replica, leaving.names.report, named=named)
 
 
 def _warnings(intent: Intent, revision: Revision) -> str:

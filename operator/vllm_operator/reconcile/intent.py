@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,6 +14,7 @@ from vllm_operator.api.status import Reason
 from vllm_operator.lifecycle.actions import Action, Create, Delete
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import ClusterView, EngineView, Turn, due_turn, needs_ray
+from vllm_operator.lifecycle.leaving import Leave, take_leave
 from vllm_operator.lifecycle.pods import PodView
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 from vllm_operator.planning.catalogue import BUILT_IN, Catalogue
@@ -75,6 +76,15 @@ class Engine:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Leaving:
+    """An engine that goes, and finishes first what it answers."""
+
+    view: EngineView
+    names: EngineNames
+    leave: Leave
+
+
+@dataclass(frozen=True, kw_only=True)
 class Wait:
     """Why an engine is not made yet.
 
@@ -108,6 +118,8 @@ class Intent:
         Names of the RayClusters to make.
     waiting
         For each engine that cannot be made yet: why.
+    leaving
+        Engines that go, and finish first what they answer, by name.
     """
 
     revision: Revision | None
@@ -116,6 +128,7 @@ class Intent:
     engines: Mapping[str, Engine] = field(default_factory=dict)
     missing: tuple[EngineNames, ...] = ()
     waiting: Mapping[str, Wait] = field(default_factory=dict)
+    leaving: Mapping[str, Leaving] = field(default_factory=dict)
     actions: tuple[Action, ...] = ()
 
 
@@ -129,7 +142,7 @@ def needs_inventory(seen: Observation) -> bool:
     if revision_name(*hashes(seen.spec)) not in revisions:
         return True
     living = [item for item in seen.workloads.values() if "deletionTimestamp" not in item["metadata"]]
-    return len(living) < seen.spec.replicas or any(pod.unscheduled_since for pod in seen.pods)
+    return len(living) < seen.spec.wanted or any(pod.unscheduled_since for pod in seen.pods)
 
 
 def may_be_planned(seen: Observation) -> bool:
@@ -138,7 +151,7 @@ def may_be_planned(seen: Observation) -> bool:
         return False
     revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
     is_new = seen.spec.plan_only or revision_name(*hashes(seen.spec)) not in revisions
-    return is_new or not (seen.clusters or seen.pods or seen.spec.replicas == 0)
+    return is_new or not (seen.clusters or seen.pods or seen.spec.wanted == 0)
 
 
 def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Intent:
@@ -155,6 +168,7 @@ def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Int
     # What is there is left alone while the present spec cannot be carried out: nothing that serves is lost.
     target = None if blocker or plan_only else revision
     seats = [_seat(seen, index, target, known, settings=settings, now=now) for index in range(wanted)]
+    surplus = () if plan_only else _surplus(seen, now)
     if target and seen.inventory:
         seats = _proved(seats, target, seen, settings.recovery, now)
     return Intent(
@@ -164,9 +178,8 @@ def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Int
         engines={seat.name: seat.engine for seat in seats if seat.engine},
         missing=tuple(seat.missing for seat in seats if seat.missing),
         waiting={seat.name: seat.waiting for seat in seats if seat.waiting},
-        actions=()
-        if plan_only
-        else (*actions, *(action for seat in seats for action in seat.actions), *_surplus(seen)),
+        leaving={seat.name: seat.leaving for seat in (*seats, *surplus) if seat.leaving},
+        actions=() if plan_only else (*actions, *(action for seat in (*seats, *surplus) for action in seat.actions)),
     )
 
 
@@ -175,7 +188,7 @@ def engine_count(seen: Observation) -> int:
     if seen.spec and seen.spec.plan_only:
         indices = (body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0) for body in seen.workloads.values())
         return 1 + max(map(int, indices), default=-1)
-    return seen.spec.replicas if seen.spec else len(seen.status.engine_replicas)
+    return seen.spec.wanted if seen.spec else len(seen.status.engine_replicas)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +199,7 @@ class _Seat:
     engine: Engine | None = None
     missing: EngineNames | None = None
     waiting: Wait | None = None
+    leaving: Leaving | None = None
     actions: tuple[Action, ...] = ()
 
 
@@ -206,11 +220,11 @@ def _seat(
         return _Seat(name=name, engine=_engine(seen, index, chosen, known[chosen.revision], settings=settings, now=now))
     if target is None:
         return _Seat(name=name)
-    actions = tuple(action for item in clusters if not item.deleting for action in remove_engine(index, item))
+    gone = _left(seen, index, [item for item in clusters if not item.deleting], "it is replaced", now)
     left = [pod.name for pod in _pods_of(seen, index)] or [item.name for item in clusters]
     if left:
         told = "the engine of the earlier revision goes first: " + ", ".join(left[:4])
-        return _Seat(name=name, waiting=Wait(reason=Reason.REPLACING, message=told), actions=actions)
+        return replace(gone, waiting=Wait(reason=Reason.REPLACING, message=told))
     return _Seat(name=name, missing=EngineNames.of(seen.owner, index, target.pods8))
 
 
@@ -293,6 +307,24 @@ def _engine(
     settings: Settings,
     now: datetime.datetime,
 ) -> Engine:
+    sizes = sorted((g["gpus"] for g in revision.engine["groups"] for _ in range(g["pods"])), reverse=True)
+    seen_so = _view(seen, index, cluster)
+    hindered = any(pod.unscheduled_since for pod in seen_so.pods)
+    view = replace(
+        seen_so,
+        sizes=tuple(sizes),
+        hindrance=_hindrance(seen, cluster.name, revision) if hindered else "",
+    )
+    return Engine(
+        view=view,
+        turn=due_turn(view, recovery=settings.recovery, now=now),
+        names=EngineNames(index=str(index), ray_cluster=cluster.name),
+        revision=revision,
+    )
+
+
+def _view(seen: Observation, index: int, cluster: ClusterView) -> EngineView:
+    """Give what was seen of an engine, its size apart: that is its revision's to say."""
     name = engine_name(index)
     previous = next((item for item in seen.status.engine_replicas if item.name == name), None)
     same = (
@@ -300,25 +332,16 @@ def _engine(
         and cluster.name in (previous.ray_cluster, previous.deployment)
         and previous.timings.created == cluster.created_at
     )
-    sizes = sorted((g["gpus"] for g in revision.engine["groups"] for _ in range(g["pods"])), reverse=True)
-    pods = tuple(pod for pod in seen.pods if pod.cluster == cluster.name)
-    view = EngineView(
+    return EngineView(
         name=name,
         uid=seen.owner.uid,
-        revision=revision.name,
+        revision=cluster.revision,
         cluster=cluster,
-        sizes=tuple(sizes),
-        pods=pods,
+        sizes=(),
+        pods=tuple(pod for pod in seen.pods if pod.cluster == cluster.name),
         report=seen.reports.get(cluster.name),
         previous=previous if same else None,
         retry_requested_at=(seen.body["metadata"].get("annotations") or {}).get(identity.ANNOTATION_RETRY, ""),
-        hindrance=_hindrance(seen, cluster.name, revision) if any(pod.unscheduled_since for pod in pods) else "",
-    )
-    return Engine(
-        view=view,
-        turn=due_turn(view, recovery=settings.recovery, now=now),
-        names=EngineNames(index=str(index), ray_cluster=cluster.name),
-        revision=revision,
     )
 
 
@@ -364,7 +387,7 @@ def _revision(
 
 def _is_homeless(seen: Observation, revision: Revision) -> bool:
     """Say whether nothing of a deployment is there, and what was planned for it fits no more: it is planned anew."""
-    if not seen.inventory or not seen.spec or not seen.spec.replicas or seen.workloads or seen.pods:
+    if not seen.inventory or not seen.spec or not seen.spec.wanted or seen.workloads or seen.pods:
         return False
     return prove_demand(seen.inventory.room(), _demand(seen, revision, "")).verdict is not Verdict.FITS
 
@@ -485,16 +508,28 @@ def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
     ]
 
 
-def _surplus(seen: Observation) -> list[Action]:
-    """Remove the engines beyond ``replicas``."""
+def _surplus(seen: Observation, now: datetime.datetime) -> tuple[_Seat, ...]:
+    """Give the engines beyond those that are wanted: each is removed, or leaves."""
     if not seen.spec:
-        return []
+        return ()
     there = {int(body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0)) for body in seen.workloads.values()}
-    return [
-        action
+    return tuple(
+        _left(seen, index, [item for item in _clusters_of(seen, index) if not item.deleting], "it is surplus", now)
         for index in sorted(there)
-        if index >= seen.spec.replicas
-        for cluster in _clusters_of(seen, index)
-        if not cluster.deleting
-        for action in remove_engine(index, cluster)
-    ]
+        if index >= seen.spec.wanted
+    )
+
+
+def _left(seen: Observation, index: int, clusters: Sequence[ClusterView], why: str, now: datetime.datetime) -> _Seat:
+    """Let the engines of an index go: one that may answer somebody drains, the others are removed."""
+    seconds = seen.spec.drain.timeout_seconds if seen.spec else 0
+    leaving: Leaving | None = None
+    actions: list[Action] = []
+    for cluster in clusters:
+        view = _view(seen, index, cluster)
+        leave = take_leave(view, why=why, seconds=seconds, now=now)
+        if leave and not leaving:
+            leaving = Leaving(view=view, names=EngineNames(index=str(index), ray_cluster=cluster.name), leave=leave)
+        else:
+            actions += remove_engine(index, cluster)
+    return _Seat(name=engine_name(index), leaving=leaving, actions=tuple(actions))

@@ -81,6 +81,20 @@ class RaySide:
         taken = told.session and told.job == job_id(told.session)
         return RayView(session=told.session, job=JobView(status="RUNNING") if taken else None)
 
+    async def drain(self, namespace: str, ip: str, secret: str, seconds: float) -> None:
+        """Ask a supervisor to let its engine finish what it answers, and to end it then.
+
+        Raises
+        ------
+        SupervisorError
+            There is no answer, or it is refused.
+        """
+        try:
+            token = await self.token(namespace, secret, "control_token")
+        except NotFoundError as error:
+            raise SupervisorError(f"its token cannot be read: {error}") from error
+        await self._supervisors.drain(ip, token, seconds)
+
     async def submit(self, plan: contract.EnginePlan, ip: str, secret: str) -> str:
         """Bring a plan to what takes it, as a bootstrap job where there is Ray.
 

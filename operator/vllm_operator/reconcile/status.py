@@ -27,7 +27,7 @@ def new_status(
     refused
         What stopped the actions, if anything did.
     """
-    wanted = seen.spec.replicas if seen.spec else len(decision.engines)
+    wanted = seen.spec.wanted if seen.spec else len(decision.engines)
     summary = Summary(
         replicas=wanted,
         engines=decision.engines,
@@ -35,6 +35,7 @@ def new_status(
         joined=decision.joined,
         plan=decision.plan,
         plan_only=decision.plan_only,
+        suspended=bool(seen.spec and seen.spec.suspend),
         blocker=refused or decision.blocker,
         versions=decision.versions,
     )

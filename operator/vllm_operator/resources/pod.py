@@ -72,14 +72,14 @@ def pod_template(
             "automountServiceAccountToken": role is not Role.WORKER,
             "serviceAccountName": _service_account(spec, names, role),
             # KubeRay's shell is process 1 and passes no SIGTERM on: more would be waited for in vain.
-            "terminationGracePeriodSeconds": GRACE_SECONDS if shape.with_ray else STANDALONE_GRACE_SECONDS,
+            "terminationGracePeriodSeconds": GRACE_SECONDS if shape.with_ray else _standalone_grace(spec),
             "imagePullSecrets": [{"name": item.name} for item in spec.pod.image_pull_secrets],
             "containers": [
                 {
                     "name": CONTAINER,
                     "image": spec.image or defaults.image,
                     **({} if shape.with_ray else {"command": ["python3", "-c", UNPACK, f"{CODE_DIR}/{CODE_FILE}"]}),
-                    "env": _environment(names, location, shape),
+                    "env": [*_environment(names, location, shape), *_drain_environment(spec, shape)],
                     "ports": [{"name": name, "containerPort": port} for name, port in _ports(role, shape)],
                     "resources": _resources(spec, group),
                     "volumeMounts": _mounts(spec, location, role, shape),
@@ -245,6 +245,17 @@ def _environment(names: EngineNames, location: ModelLocation, shape: Shape) -> l
         *(_ray_environment(names) if shape.with_ray else ()),
         *({"name": name, "value": value} for name, value in location.environment),
     ]
+
+
+def _drain_environment(spec: VLLMDeploymentSpec, shape: Shape) -> list[dict[str, Any]]:
+    """Say how long to drain when the pod is asked to end; where there is Ray, nobody in the pod hears of that."""
+    if shape.with_ray:
+        return []
+    return [{"name": contract.DRAIN_VARIABLE, "value": str(spec.drain.timeout_seconds)}]
+
+
+def _standalone_grace(spec: VLLMDeploymentSpec) -> int:
+    return spec.drain.timeout_seconds + STANDALONE_GRACE_SECONDS
 
 
 def _ray_environment(names: EngineNames) -> list[dict[str, Any]]:

@@ -110,6 +110,7 @@ def test_defaults(schema: Schema) -> None:
         ".image": "",
         ".replicas": 1,
         ".distributedExecutorBackend": "auto",
+        ".suspend": False,
         ".planOnly": False,
         ".placement": {},  # else the next one would not be filled in
         ".placement.strategy": "PACK",

@@ -89,6 +89,18 @@ def test_a_plan_for_a_process_that_is_gone_is_refused(
     assert taker.view().job == ""
 
 
+@pytest.mark.parametrize(("told", "seconds"), [({}, 0.0), ({contract.DRAIN_VARIABLE: "60"}, 60.0)])
+def test_how_long_it_drains_is_the_pods_to_say(told: dict[str, str], seconds: float):
+    assert standalone.drain_seconds(told) == seconds
+
+
+def test_an_engine_that_has_failed_is_not_drained(taker: Standalone, next_plan: Callable[..., EnginePlan]):
+    taker.stop(600.0)
+    taker.start(contract.dumps(next_plan()))
+    failed(taker, 1)
+    taker.stop(600.0)
+
+
 def test_it_starts_from_an_archive_and_ends_on_sigterm(tmp_path: Path):
     archive = tmp_path / "bootstrap.zip"
     package = Path(standalone.__file__).parent

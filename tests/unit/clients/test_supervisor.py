@@ -50,6 +50,21 @@ async def test_a_plan_is_handed_over(monkeypatch: pytest.MonkeyPatch) -> None:
         assert contract.loads(contract.EnginePlan, asked.data.decode()) == made
 
 
+async def test_a_drain_is_asked_for_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(lambda _: web.Response(status=202, text="accepted\n"), monkeypatch) as (client, server):
+        await client.drain("127.0.0.1", "control", 60)
+        [asked] = server.asked
+        assert (asked.method, asked.path, asked.data) == ("POST", "/drain", b'{"timeoutSeconds": 60}')
+        assert asked.headers["Authorization"] == "Bearer control"
+
+
+async def test_an_engine_that_is_not_there_cannot_be_drained(monkeypatch: pytest.MonkeyPatch) -> None:
+    refusal = web.Response(status=409, text="no engine has been started yet\n")
+    async with connected(lambda _: refusal, monkeypatch) as (client, _):
+        with pytest.raises(SupervisorError, match="HTTP 409 no engine has been started yet"):
+            await client.drain("127.0.0.1", "t", 60)
+
+
 async def test_what_takes_plans_says_which_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
     told = {"session": "s1", "job": "job-1", "report": None}
     async with connected(lambda _: said(told), monkeypatch) as (client, _):

@@ -83,7 +83,7 @@ async def test_objects_of_others_with_our_labels_are_not_taken_for_ours() -> Non
     impostor = {**live, "metadata": {**live["metadata"], "name": "impostor", "uid": "x", "ownerReferences": []}}
     world.api.put(impostor)
     world.change(replicas=0)
-    await world.round()
+    await world.depart()
     world.collect()
     assert world.api.names("RayCluster") == ["impostor"]
 

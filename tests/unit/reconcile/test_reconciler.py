@@ -231,8 +231,7 @@ async def test_a_changed_spec_removes_the_old_engine_waits_for_its_pods_and_make
     world = World()
     await world.serve()
     world.change(vllmConfig={"maxModelLen": 4096})
-    assert kinds(await world.round()) == [
-        "create ControllerRevision",
+    assert kinds(await world.depart()) == [
         "delete RoleBinding",
         "delete Role",
         "delete ConfigMap",
@@ -257,7 +256,7 @@ async def test_a_changed_spec_removes_the_old_engine_waits_for_its_pods_and_make
 async def test_an_interrupted_removal_is_taken_up_again() -> None:
     world = World()
     await world.serve()
-    world.change(image="other:1")
+    world.change(image="other:1", drain={"timeoutSeconds": 0})
     world.api.refuse["delete", "Secret"] = ApiError(0, "no answer")
     with pytest.raises(ApiError):
         await world.round()
@@ -325,7 +324,7 @@ async def test_scaling_down_removes_the_highest_index_and_no_other() -> None:
     world = World(spec={**samples.TYPICAL, "replicas": 3})
     await world.serve()
     world.change(replicas=2)
-    log = await world.round()
+    log = await world.depart()
     assert {line.split(" ")[2][:6] for line in log if line.startswith("delete")} == {"demo-2"}
     assert kinds(log).count("delete RayCluster") == 1
     assert world.status["replicas"] == world.status["readyReplicas"] == 2
@@ -350,7 +349,7 @@ async def test_zero_replicas_is_ready() -> None:
     world = World()
     await world.serve()
     world.change(replicas=0)
-    await world.round()
+    await world.depart()
     ready = world.condition("Ready")
     assert (ready["status"], ready["reason"]) == ("True", "ScaledToZero")
     assert world.status["replicas"] == 0
@@ -423,7 +422,7 @@ async def test_what_the_engine_itself_holds_is_free_for_its_new_spec() -> None:
             "containers": [{"name": "vllm", "resources": {"limits": {"nvidia.com/gpu": "4"}}}],
         }
     world.change(vllmConfig={"maxNumSeqs": 4})
-    await world.round()
+    await world.depart()
     assert world.condition("Ready")["reason"] == "Replacing"
 
 

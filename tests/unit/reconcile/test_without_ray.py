@@ -133,7 +133,7 @@ async def test_a_container_that_was_restarted_is_noticed() -> None:
 async def test_a_change_to_ray_replaces_the_deployment(change: dict[str, Any]) -> None:
     world = await serving()
     world.change(**change)
-    log = await world.round()
+    log = await world.depart()
     assert kinds(log).count("delete Deployment") == 1
     assert world.api.names("RayCluster") == []
     world.collect()

@@ -198,6 +198,14 @@ class FakeSupervisors:
         self.session = ""
         self.job = ""
         self.plans: list[contract.EnginePlan] = []
+        self.drains: list[tuple[str, float]] = []
+        self.deaf = False
+
+    async def drain(self, ip: str, token: str, seconds: float) -> None:
+        self.tokens.add(token)
+        if self.deaf:
+            raise SupervisorError(f"http://{ip}:8001/drain: refused")
+        self.drains.append((ip, seconds))
 
     async def look(self, ip: str, token: str) -> SupervisorView:
         self.tokens.add(token)
@@ -435,6 +443,16 @@ class World:
         """Bring every engine from nothing to serving."""
         await self.round()
         await self.bring_up()
+
+    async def depart(self) -> list[str]:
+        """Let those that go be drained; gives what was written when they had ended."""
+        await self.round()
+        for name, entry in self.engines.items():
+            if entry["state"] == "Draining" and "rayCluster" in entry:
+                self.report(contract.Phase.STOPPED, engine=int(name.removeprefix("engine-")))
+            elif entry["state"] == "Draining":
+                self.report_pod(contract.Phase.STOPPED)
+        return await self.round()
 
     async def bring_up(self) -> None:
         self.start_pods()

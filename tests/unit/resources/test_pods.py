@@ -16,6 +16,8 @@ from vllm_bootstrap.contract import RESERVED_ENVIRONMENT
 from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.resources.defaults import RuntimeDefaults
+from vllm_operator.resources.deployment import deployment_spec
+from vllm_operator.resources.names import EngineNames
 
 FIVE_PORTS = {"gcs-server": 6379, "dashboard": 8265, "client": 10001, "metrics": 8080, "serve": 8000}
 BIG = tuple(GpuNode(name=f"n{index}", gpus=8) for index in range(16))
@@ -245,6 +247,20 @@ def test_the_api_key_is_a_file_on_the_lead_alone() -> None:
     assert secret == {"secretName": "callers", "items": [{"key": "k", "path": "key"}]}
     assert "callers" not in json.dumps(found)
     assert "api-key" not in json.dumps(rendered(spec_of(samples.TYPICAL)))
+
+
+@pytest.mark.parametrize(("drain", "seconds"), [({}, 60), ({"timeoutSeconds": 0}, 0), ({"timeoutSeconds": 600}, 600)])
+def test_a_pod_without_ray_has_the_time_to_drain(drain: samples.Object, seconds: int) -> None:
+    spec = spec_of({"drain": drain})
+    told = deployment_spec(
+        spec=spec,
+        shape=samples.shape_of(spec, samples.NODES),
+        owner=samples.OWNER,
+        names=EngineNames.placeholder(),
+        defaults=samples.DEFAULTS,
+    )["template"]
+    assert named(main(told)["env"])["VLLM_OPERATOR_DRAIN_SECONDS"]["value"] == str(seconds)
+    assert told["spec"]["terminationGracePeriodSeconds"] >= seconds + 40, "the engine's orderly end comes after it"
 
 
 def test_workers_use_no_account_of_ours() -> None:

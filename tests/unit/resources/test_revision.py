@@ -45,6 +45,7 @@ def changed(before: samples.Object, after: samples.Object) -> str:
         pytest.param({}, {"model": {"uri": "file:///other"}}, "engine", id="another path in the image"),
         pytest.param({}, {"apiKeySecret": {"name": "s", "key": "k"}}, "pods", id="an API key"),
         pytest.param({}, {"drain": {"timeoutSeconds": 600}}, "", id="how long it drains"),
+        pytest.param({}, {"suspend": True}, "", id="suspended"),
         pytest.param({}, HUB, "engine pods", id="a hub's model has a cache volume, a path has none"),
         pytest.param(HUB, {"model": {"uri": "hf://org/other"}}, "engine", id="another model of the hub"),
         pytest.param(HUB, {"model": {**HUB["model"], "revision": "v2"}}, "engine", id="another revision of it"),
