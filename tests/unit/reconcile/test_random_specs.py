@@ -99,7 +99,7 @@ def said(body: Any, objects: list[dict[str, Any]], expected: str) -> None:
         assert not made
     else:
         assert world.status["plan"]["podShapes"]
-        engines = 0 if body.get("planOnly") else int(body.get("replicas", 1))
+        engines = 0 if body.get("planOnly") or body.get("suspend") else int(body.get("replicas", 1))
         # The plan is for one engine; the others are made if they have seats, too.
         assert min(1, engines) <= len(made) <= engines
 
