@@ -96,10 +96,13 @@ def replanned() -> float:
         return min(waiting.event() for _ in range(4))
 
 
-def planned_only() -> float:
-    """Give the seconds that planning alone takes of it: nodes read once, nothing else done."""
-    nodes, pods = (json.loads(text)["items"] for text in Fleet(None).texts)
+def parts() -> tuple[float, float]:
+    """Give the seconds of what it consists of: one look at nodes and pods, and all plans without anything else."""
+    texts = Fleet(None).texts
+    begin = time.perf_counter()
+    nodes, pods = (json.loads(text)["items"] for text in texts)
     there = read_inventory({"items": [*nodes, *pods]})
+    looked = time.perf_counter() - begin
     specs = [VLLMDeploymentSpec.model_validate(_spec(index)) for index in range(DEPLOYMENTS)]
     begin = time.perf_counter()
     for spec in specs:
@@ -107,7 +110,7 @@ def planned_only() -> float:
             plan(spec, there, BUILT_IN)
         except GPUsTakenError:
             continue
-    return time.perf_counter() - begin
+    return looked, time.perf_counter() - begin
 
 
 def growth() -> float:

@@ -26,7 +26,7 @@ from tests.testbed.bed import Bed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine]
 
-STEP_TOKENS = 256
+STEP_TOKENS = 128
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ SHAPES = [
         nodes=2,
         # Blocks that are small beside the window, and steps that are small beside a request.
         length=1024,
-        arguments=("--block-size=32", f"--max-num-batched-tokens={STEP_TOKENS}"),
+        arguments=("--block-size=32", f"--max-num-batched-tokens={STEP_TOKENS}", "--max-num-seqs=64"),
     ),
 ]
 

@@ -118,13 +118,14 @@ class Sizing:
 
     def __init__(self, facts: ModelFacts, load: Load, tensor: int, data: int = 1) -> None:
         self._facts = facts
+        self._load = load
         self._ranks = tensor * data
         self._scale = checkpoint_scale(facts)
         self._margin = _margin(facts, load, tensor)
         token = _token_bytes(facts, load, tensor)
         sorts = {
             layer: replace(
-                _layer_cache(facts, load, layer, tensor, token),
+                _layer_cache(facts, layer, tensor, token),
                 weights=part_bytes(facts, layer_part(facts, layer, tensor, data)),
             )
             for layer in set(facts.layers)
@@ -151,15 +152,26 @@ class Sizing:
         return (self._need(ends, stage, margin) for stage in range(pipeline))
 
     def _need(self, ends: Sequence[int], stage: int, margin: float) -> RankNeed:
-        first, last = stage == 0, stage == len(ends) - 2
+        pipeline = len(ends) - 1
+        first, last = stage == 0, stage == pipeline - 1
         inside = self._sums[ends[stage + 1]] - self._sums[ends[stage]]
         edges = (self._first if first else self._later) + ((self._only if first else self._last) if last else 0.0)
         return RankNeed(
             weights=(inside.weights + edges) * self._scale,
             margin=margin,
             cache_per_token=inside.cache_per_token,
-            cache_per_request=inside.cache_per_request,
+            cache_per_request=inside.cache_per_request
+            + inside.cache_in_windows * _held(self._facts, self._load, pipeline),
         )
+
+
+def _held(facts: ModelFacts, load: Load, pipeline: int) -> int:
+    """Give the tokens of a request in a sliding layer: the window, and the steps that are computed at the same time.
+
+    Their blocks are given back only when a step is done; there is one for each stage, and one more where scheduling
+    runs ahead.
+    """
+    return min((facts.window or load.max_model_len) + (pipeline + 1) * load.max_num_batched_tokens, load.max_model_len)
 
 
 def rank_needs(facts: ModelFacts, load: Load, *, tensor: int, pipeline: int) -> tuple[RankNeed, ...]:
@@ -171,12 +183,14 @@ def rank_needs(facts: ModelFacts, load: Load, *, tensor: int, pipeline: int) -> 
 class _Sum:
     weights: float = 0.0
     cache_per_token: float = 0.0
+    cache_in_windows: float = 0.0
     cache_per_request: float = 0.0
 
     def __add__(self, other: _Sum) -> _Sum:
         return _Sum(
             weights=self.weights + other.weights,
             cache_per_token=self.cache_per_token + other.cache_per_token,
+            cache_in_windows=self.cache_in_windows + other.cache_in_windows,
             cache_per_request=self.cache_per_request + other.cache_per_request,
         )
 
@@ -184,19 +198,17 @@ class _Sum:
         return _Sum(
             weights=self.weights - other.weights,
             cache_per_token=self.cache_per_token - other.cache_per_token,
+            cache_in_windows=self.cache_in_windows - other.cache_in_windows,
             cache_per_request=self.cache_per_request - other.cache_per_request,
         )
 
 
-def _layer_cache(facts: ModelFacts, load: Load, layer: Layer, tensor: int, token: float) -> _Sum:
+def _layer_cache(facts: ModelFacts, layer: Layer, tensor: int, token: float) -> _Sum:
     match layer.kind:
         case LayerKind.FULL:
             return _Sum(cache_per_token=token)
         case LayerKind.SLIDING:
-            window = min(facts.window or load.max_model_len, load.max_model_len)
-            # A window is kept for what was computed last, and for the step that is being computed.
-            held = min(window + load.max_num_batched_tokens, load.max_model_len)
-            return _Sum(cache_per_request=token * held)
+            return _Sum(cache_in_windows=token)
         case LayerKind.STATE:
             return _Sum(cache_per_request=facts.state_bytes / tensor)
         case LayerKind.NONE:

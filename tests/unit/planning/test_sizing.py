@@ -26,7 +26,7 @@ def counted(facts: ModelFacts, load: Load, *, tensor: int, pipeline: int, stage:
     token = heads * (facts.head_size + facts.value_size) * size
     if facts.latent:
         token = (facts.latent.kv_rank + facts.latent.rope) * size
-    held = min(facts.window + load.max_num_batched_tokens, load.max_model_len)
+    held = min(facts.window + (pipeline + 1) * load.max_num_batched_tokens, load.max_model_len)
     each_token = each_request = 0.0
     for layer in stage_layers(facts, pipeline, stage):
         if layer.kind is LayerKind.FULL:
