@@ -180,7 +180,7 @@ def usage_of(sharing: Sharing, replicas: int, *, asked: float | None, usual: flo
 def whole_number(text: object) -> int:
     """Read a count out of an object or label; 0 when it is none."""
     try:
-        return int(str(text))
+        return max(0, int(str(text)))
     except ValueError:
         return 0
 
