@@ -40,6 +40,8 @@ def judge(bed: Bed, namespace: str) -> Judge:
         if case["given"]:
             wanted["LimitRange"] = {"limits": [{"type": "Container", **case["given"]}]}
         named = {"metadata": {"name": "it"}}
+        # Made anew: the scopes of a quota cannot be changed.
+        bed.kubectl("delete", "resourcequota/it", "limitrange/it", "-n", namespace, "--ignore-not-found")
         bed.api.apply(
             *({"apiVersion": "v1", "kind": kind, **named, "spec": it} for kind, it in wanted.items()),
             namespace=namespace,
