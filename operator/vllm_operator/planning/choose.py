@@ -24,7 +24,6 @@ from vllm_operator.planning.topology import DomainSeating, seating_of
 
 MAX_PIPELINE = 64
 MAX_DATA = 64
-_ORDER = {Verdict.FITS: 0, Verdict.NOT_NOW: 1, Verdict.NEVER: 2}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +149,7 @@ class Candidate:
         """Sort key: the best first."""
         return (
             not self.served,
-            _ORDER[self.verdict],
+            self.verdict.place,
             self.preference,
             # Whole GPUs have the more telling reason for a no.
             self.sharing is not Sharing.NONE if self.verdict is Verdict.NEVER else not self.sharing.is_isolated,
@@ -404,9 +403,9 @@ def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
     for per_pod in _per_pod(wish, fleet, tensor, pipeline):
         sizes = pod_sizes(tensor * pipeline, per_pod)
         tried.append((sizes, _prove(wish, fleet, sizes, wish.strategy)))
-        if _ORDER[tried[-1][1].verdict] <= _ORDER[enough] or tensor * pipeline > fleet.seating.gpus:
+        if tried[-1][1].verdict.place <= enough.place or tensor * pipeline > fleet.seating.gpus:
             break
-    sizes, proof = min(tried, key=lambda item: _ORDER[item[1].verdict])
+    sizes, proof = min(tried, key=lambda item: item[1].verdict.place)
     reason = proof.reason
     if proof.verdict is Verdict.NEVER:
         reason += f"; {_remedy(wish, fleet, tensor, pipeline)}"

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from vllm_operator.planning.free_form import entries
 from vllm_operator.planning.inventory import GpuNode, Taint
 from vllm_operator.planning.volumes import Volume
 
@@ -61,7 +62,7 @@ def read_rules(pod: object) -> PodRules:
     said = pod if isinstance(pod, Mapping) else {}
     return PodRules(
         node_selector={str(key): str(value) for key, value in _part(said, "nodeSelector").items()},
-        tolerations=_entries(said, "tolerations"),
+        tolerations=entries(said, "tolerations"),
         affinity=_part(said, "affinity"),
         node_name=str(said.get("nodeName") or ""),
     )
@@ -122,12 +123,12 @@ def _selector_matches(node: GpuNode, required: Mapping[str, Any] | None) -> bool
     if not required:
         return True
     # Terms are alternatives; a term without expressions matches nothing.
-    return any(_term_matches(node, term) for term in _entries(required, "nodeSelectorTerms"))
+    return any(_term_matches(node, term) for term in entries(required, "nodeSelectorTerms"))
 
 
 def _term_matches(node: GpuNode, term: Mapping[str, Any]) -> bool:
-    expressions = [(item, node.labels) for item in _entries(term, "matchExpressions")]
-    expressions += [(item, {"metadata.name": node.name}) for item in _entries(term, "matchFields")]
+    expressions = [(item, node.labels) for item in entries(term, "matchExpressions")]
+    expressions += [(item, {"metadata.name": node.name}) for item in entries(term, "matchFields")]
     return bool(expressions) and all(_expression_matches(item, values) for item, values in expressions)
 
 
@@ -150,11 +151,6 @@ def _part(value: object, key: str) -> Mapping[str, Any]:
     """Give a part of a free-form object; what has a wrong form is the API server's to refuse, when it is used."""
     found = value.get(key) if isinstance(value, Mapping) else None
     return found if isinstance(found, Mapping) else {}
-
-
-def _entries(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = value.get(key)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []
 
 
 def _difference(found: str | None, wanted: Sequence[str]) -> int:

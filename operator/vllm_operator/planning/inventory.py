@@ -25,6 +25,7 @@ from vllm_operator.planning.devices import (
     sharing_of,
     whole_number,
 )
+from vllm_operator.planning.free_form import items
 from vllm_operator.planning.quantity import Amounts
 from vllm_operator.planning.requests import Room, read_room
 
@@ -190,21 +191,16 @@ def pod_gpus(spec: Mapping[str, Any]) -> dict[str, int]:
     All containers and sidecars together, or an init container with the sidecars before it, whichever is more.
     """
     together: Counter[str] = Counter()
-    for container in _listed(spec.get("containers")):
+    for container in items(spec.get("containers")):
         together.update(_asked(container))
     beside: Counter[str] = Counter()
     first: Counter[str] = Counter()
-    for container in _listed(spec.get("initContainers")):
+    for container in items(spec.get("initContainers")):
         asked = Counter(_asked(container))
         first |= beside + asked
         if isinstance(container, Mapping) and container.get("restartPolicy") == "Always":
             beside += asked
     return dict((together + beside) | first)
-
-
-def _listed(value: object) -> list[Any]:
-    """Give a list of a template; what has another form is the API server's to refuse."""
-    return value if isinstance(value, list) else []
 
 
 def _asked(container: object) -> dict[str, int]:

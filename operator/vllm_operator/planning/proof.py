@@ -30,6 +30,11 @@ class Verdict(enum.StrEnum):
     NOT_NOW = "NotNow"
     NEVER = "Never"
 
+    @property
+    def place(self) -> int:
+        """Its place among the verdicts, the best first."""
+        return tuple(Verdict).index(self)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Proof:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vllm_operator.planning.free_form import entries, items, mapping
 from vllm_operator.planning.quantity import CPU, MEMORY, STORAGE, Amounts, add, amounts, show_amount
 from vllm_operator.planning.requests import ENDED, container_amounts, pod_requests
 
@@ -67,8 +68,8 @@ class Defaults:
     def _completed(self, container: Any) -> Any:
         if not isinstance(container, Mapping):
             return container
-        own = _mapping(container.get("resources"))
-        requests, limits = _mapping(own.get("requests")), _mapping(own.get("limits"))
+        own = mapping(container.get("resources"))
+        requests, limits = mapping(own.get("requests")), mapping(own.get("limits"))
         given = {"requests": {**self.requests, **limits, **requests}, "limits": {**self.limits, **limits}}
         return {**container, "resources": {**own, **given}}
 
@@ -134,14 +135,14 @@ def read_rules(
         item
         for body in there
         if body.get("kind") == "LimitRange"
-        for item in _entries(_mapping(body.get("spec")), "limits")
+        for item in entries(mapping(body.get("spec")), "limits")
         if item.get("type") == "Container"
     ]
     return NamespaceRules(
         quotas=tuple(_quota(body) for body in there if body.get("kind") == "ResourceQuota"),
         defaults=Defaults(
-            requests={name: text for item in limits for name, text in _mapping(item.get("defaultRequest")).items()},
-            limits={name: text for item in limits for name, text in _mapping(item.get("default")).items()},
+            requests={name: text for item in limits for name, text in mapping(item.get("defaultRequest")).items()},
+            limits={name: text for item in limits for name, text in mapping(item.get("default")).items()},
         ),
         ours=tuple(pod["spec"] for pod in ours if (pod.get("status") or {}).get("phase") not in ENDED),
         clusters=clusters,
@@ -203,20 +204,20 @@ def usage(spec: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _quota(body: Mapping[str, Any]) -> Quota:
-    spec, status = _mapping(body.get("spec")), _mapping(body.get("status"))
-    chosen = _entries(_mapping(spec.get("scopeSelector")), "matchExpressions")
+    spec, status = mapping(body.get("spec")), mapping(body.get("status"))
+    chosen = entries(mapping(spec.get("scopeSelector")), "matchExpressions")
     return Quota(
-        name=str(_mapping(body.get("metadata")).get("name", "")),
+        name=str(mapping(body.get("metadata")).get("name", "")),
         # What is enforced is what the status says; a new quota has none yet.
         hard=amounts(status.get("hard") or spec.get("hard")),
         used=amounts(status.get("used")),
         scopes=(
-            *(Scope(name=str(name)) for name in _list(spec.get("scopes"))),
+            *(Scope(name=str(name)) for name in items(spec.get("scopes"))),
             *(
                 Scope(
                     name=str(item.get("scopeName")),
                     operator=str(item.get("operator")),
-                    values=tuple(map(str, _list(item.get("values")))),
+                    values=tuple(map(str, items(item.get("values")))),
                 )
                 for item in chosen
             ),
@@ -227,7 +228,7 @@ def _quota(body: Mapping[str, Any]) -> Quota:
 def _must_state(quota: Quota, pods: Sequence[Pods]) -> None:
     wanted = [name for name in _MUST_STATE if name in quota.hard]
     for item in pods:
-        for container in (*_entries(item.spec, "containers"), *_entries(item.spec, "initContainers")):
+        for container in (*entries(item.spec, "containers"), *entries(item.spec, "initContainers")):
             missing = [name for name in wanted if not _states(container, name)]
             if missing:
                 name = str(container.get("name") or "")
@@ -302,15 +303,3 @@ def _selects(scope: Scope, found: str) -> bool:
         "DoesNotExist": not found,
     }
     return answers.get(scope.operator, False)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _entries(value: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    return [item for item in _list(value.get(key)) if isinstance(item, Mapping)]

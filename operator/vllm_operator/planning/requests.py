@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from vllm_operator.planning.free_form import entries
 from vllm_operator.planning.quantity import CPU, MEMORY, PODS, STORAGE, Amounts, add, amounts, larger
 
 STANDARD = (CPU, MEMORY, STORAGE, PODS)
@@ -58,11 +59,11 @@ def pod_requests(spec: Mapping[str, Any], kind: str = "requests") -> dict[str, i
         ``requests``, or ``limits`` for the sum of what the pod may use at most.
     """
     together: dict[str, int] = {}
-    for container in _entries(spec, "containers"):
+    for container in entries(spec, "containers"):
         together = add(together, container_amounts(container, kind))
     beside: dict[str, int] = {}
     first: dict[str, int] = {}
-    for container in _entries(spec, "initContainers"):
+    for container in entries(spec, "initContainers"):
         own = container_amounts(container, kind)
         if container.get("restartPolicy") == "Always":  # a sidecar runs on, beside all that start after it
             together, beside = add(together, own), add(beside, own)
@@ -103,8 +104,3 @@ def read_room(body: Mapping[str, Any]) -> Room | None:
     """Read what a Node object has; ``None`` when it says nothing."""
     allocatable = amounts((body.get("status") or {}).get("allocatable"))
     return Room(allocatable=allocatable) if allocatable else None
-
-
-def _entries(spec: Mapping[str, Any], key: str) -> list[Mapping[str, Any]]:
-    found = spec.get(key)
-    return [item for item in found if isinstance(item, Mapping)] if isinstance(found, list) else []

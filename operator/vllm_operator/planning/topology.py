@@ -15,8 +15,6 @@ from vllm_operator.planning.hosts import Hosts
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.proof import Proof, Seating, Verdict
 
-_ORDER = {Verdict.FITS: 0, Verdict.NOT_NOW: 1, Verdict.NEVER: 2}
-
 
 class DomainSeating:
     """Nodes of one product by their domain; answers as :class:`Seating` does, for one domain.
@@ -60,7 +58,7 @@ class DomainSeating:
             reason = f"no node with GPUs has the label {self._key} of placement.topologyKey"
             return Proof(verdict=Verdict.NEVER, reason=reason)
         proofs = [(domain, seating.prove(sizes, strategy)) for domain, seating in self._domains.items()]
-        domain, proof = min(proofs, key=lambda item: _ORDER[item[1].verdict])
+        domain, proof = min(proofs, key=lambda item: item[1].verdict.place)
         if proof.verdict is Verdict.FITS:
             return replace(proof, reason=f"{proof.reason}, {self._key}={domain}")
         others = f" (the others: likewise; {len(proofs)} domains in all)" if len(proofs) > 1 else ""

@@ -13,6 +13,7 @@ from typing import Any
 from vllm_operator.api.spec import Executor, Strategy, VLLMDeploymentSpec
 from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.eligibility import read_rules
+from vllm_operator.planning.free_form import items, mapping
 from vllm_operator.planning.hosts import HostNeeds, by_kind
 from vllm_operator.planning.quantity import MEMORY, PODS, Amounts, amount, amounts
 from vllm_operator.planning.quota import Defaults, Pods
@@ -93,15 +94,15 @@ def engine_pods(cluster_spec: Mapping[str, Any]) -> tuple[Pods, ...]:
     if HEAD_GROUP not in cluster_spec:
         pod, number = _pod(cluster_spec), int(cluster_spec.get("replicas") or 0)
         return (Pods(spec=pod, number=number, container=CONTAINER, field="pod.resources"),)
-    groups = [_mapping(item) for item in _list(cluster_spec.get("workerGroupSpecs"))]
+    groups = [mapping(item) for item in items(cluster_spec.get("workerGroupSpecs"))]
     waits = {"name": "wait-gcs-ready", "resources": KUBERAY_WAITS}
-    head = _pod(_mapping(cluster_spec[HEAD_GROUP]))
+    head = _pod(mapping(cluster_spec[HEAD_GROUP]))
     workers = [(_pod(group), int(group.get("replicas") or 0)) for group in groups]
     return (
         Pods(spec=head, number=1, container=CONTAINER, field="rayHead.resources"),
         *(
             Pods(
-                spec={**pod, "initContainers": [*_list(pod.get("initContainers")), waits]},
+                spec={**pod, "initContainers": [*items(pod.get("initContainers")), waits]},
                 number=number,
                 container=CONTAINER,
                 field="pod.resources",
@@ -112,7 +113,7 @@ def engine_pods(cluster_spec: Mapping[str, Any]) -> tuple[Pods, ...]:
 
 
 def _pod(group: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(_mapping(group.get("template")).get("spec"))
+    return mapping(mapping(group.get("template")).get("spec"))
 
 
 def _with_slot(asked: Amounts) -> dict[str, int]:
@@ -134,19 +135,11 @@ def _source(spec: VLLMDeploymentSpec, resource: str, need: int) -> str:
 
 
 def _memory_limit(pod: Mapping[str, Any]) -> int:
-    main = [item for item in _list(pod.get("containers")) if _mapping(item).get("name") == CONTAINER]
+    main = [item for item in items(pod.get("containers")) if mapping(item).get("name") == CONTAINER]
     return max((container_amounts(item, "limits").get(MEMORY, 0) for item in main), default=0)
 
 
 def _shm(pod: Mapping[str, Any]) -> int:
-    volumes = [_mapping(item) for item in _list(pod.get("volumes"))]
-    sizes = [_mapping(item.get("emptyDir")).get("sizeLimit", 0) for item in volumes if item.get("name") == SHM_VOLUME]
+    volumes = [mapping(item) for item in items(pod.get("volumes"))]
+    sizes = [mapping(item.get("emptyDir")).get("sizeLimit", 0) for item in volumes if item.get("name") == SHM_VOLUME]
     return max((amount(MEMORY, size) for size in sizes), default=0)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _list(value: object) -> list[Any]:
-    return value if isinstance(value, list) else []

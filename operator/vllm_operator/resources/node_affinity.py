@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from vllm_operator.planning.free_form import mapping
+
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def away_from(label: str, affinity: object) -> dict[str, Any]:
     """Give an affinity that also keeps to nodes without a label."""
     expression = {"key": label, "operator": "DoesNotExist"}
-    whole = _mapping(affinity)
-    nodes = _mapping(whole.get("nodeAffinity"))
-    required = _mapping(nodes.get(_REQUIRED))
+    whole = mapping(affinity)
+    nodes = mapping(whole.get("nodeAffinity"))
+    required = mapping(nodes.get(_REQUIRED))
     terms = required.get("nodeSelectorTerms")
     if not required:
         terms = [{"matchExpressions": [expression]}]
@@ -31,7 +33,3 @@ def _with(expression: Mapping[str, Any], term: Any) -> Any:
         return term
     given = term.get("matchExpressions")
     return {**term, "matchExpressions": [*(given if isinstance(given, list) else []), expression]}
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
