@@ -205,18 +205,23 @@ class EnginePlan:
         Name of the model in the OpenAI API.
     tensor, pipeline
         Parallel sizes; ``world_size`` is their product.
+    data
+        Number of data parallel ranks, each of ``world_size`` ranks; vLLM's engine cores are Ray actors when it is
+        more than 1.
+    expert
+        Expert parallel: the experts of a model are divided among all ranks as wholes.
     strategy
-        Placement group strategy: PACK, STRICT_PACK, SPREAD or STRICT_SPREAD.
+        Placement group strategy: PACK, STRICT_PACK, SPREAD or STRICT_SPREAD; it holds for each data parallel rank.
     groups
-        Pod shapes; the GPUs of all groups together are ``world_size``.
+        Pod shapes; the GPUs of all groups together are ``total_ranks``.
     bundle
         Resources of one bundle.
     placement_group
-        Name of the detached placement group in ``RAY_NAMESPACE``.
+        Name of the first detached placement group in ``RAY_NAMESPACE``.
     supervisor
         Name of the supervisor actor in ``RAY_NAMESPACE``.
     instance_id
-        vLLM's ``instance_id``; the actors are called ``vllm_Worker_<instance_id>[_TPi][_PPj]``.
+        vLLM's ``instance_id``; the actors are called ``vllm_Worker_<instance_id>[_dp<k>][_TPi][_PPj]``.
     arguments
         Arguments for vLLM's own parser beside those that follow from this plan.
     environment
@@ -256,6 +261,8 @@ class EnginePlan:
     environment_files: tuple[str, ...] = ()
     environment_sources: tuple[EnvironmentSource, ...] = ()
     executor: str = "ray"
+    data: int = 1
+    expert: bool = False
     checkpoint_bytes: int = 0
     api_key_file: str = ""
     http_port: int = HTTP_PORT
@@ -265,8 +272,19 @@ class EnginePlan:
 
     @property
     def world_size(self) -> int:
-        """Ranks of the engine, one GPU each."""
+        """Ranks of one data parallel rank, one GPU each."""
         return self.tensor * self.pipeline
+
+    @property
+    def total_ranks(self) -> int:
+        """Ranks of the engine, one GPU each."""
+        return self.world_size * self.data
+
+    @property
+    def placement_groups(self) -> tuple[str, ...]:
+        """Names of the placement groups, one for each data parallel rank."""
+        stem = self.placement_group.removesuffix("-dp0")
+        return (self.placement_group, *(f"{stem}-dp{rank}" for rank in range(1, self.data)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -276,9 +294,9 @@ class RankReport:
     Attributes
     ----------
     rank
-        Global rank, ``pp * tensor + tp``.
+        Global rank, ``(dp * pipeline + pp) * tensor + tp``.
     bundle
-        Index of the bundle in the placement group.
+        Index of the bundle in the placement group of its data parallel rank.
     ray_node
         Ray node id (hex).
     gpu_index
@@ -294,7 +312,7 @@ class RankReport:
     driver
         vLLM's ``is_driver_worker``: the first tensor rank of its pipeline stage.
     output
-        This rank gives the engine's output: ``world_size - tensor``.
+        This rank gives the output of its data parallel rank: ``world_size - tensor`` within that.
     """
 
     rank: int

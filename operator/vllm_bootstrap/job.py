@@ -28,16 +28,21 @@ from vllm_bootstrap.contract import (
 )
 from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.groups import (
+    GroupRequest,
+    describe_shortage,
+    group_requests,
+    is_of_engine,
+    place_ranks,
+    unfit,
+)
 from vllm_bootstrap.host import instance_prefix
 from vllm_bootstrap.placement import (
     Group,
     RankPlace,
     RayNode,
     changed_nodes,
-    describe_shortage,
     missing_nodes,
-    order_ranks,
-    unfit,
 )
 from vllm_bootstrap.preflight import BundleFacts, judge, look
 from vllm_bootstrap.rank_map import describe_ranks
@@ -96,25 +101,25 @@ class Attempt:
 
     def _bring_up(self, supervisor: Any, lead: RayNode, nodes: Sequence[RayNode]) -> None:
         plan = self._plan
-        group = self._place(nodes)
+        requests = self._requests(nodes)
+        groups = self._place(requests, nodes)
         self._change(
             timings=replace(self.report.timings, placed=self._clock.timestamp()),
-            placement_groups=(_group_report(group),),
+            placement_groups=tuple(_group_report(group) for group in groups),
         )
-        ranks = order_ranks(group.node_of, lead=lead.id, tensor=plan.tensor, pipeline=plan.pipeline)
-        LOG.info(
-            "placed %s: %s", group.name, ", ".join(f"rank {place.rank} in bundle {place.bundle}" for place in ranks)
-        )
+        ranks = place_ranks(plan, requests, groups, lead.id)
+        for place in ranks:
+            LOG.info("rank %d in bundle %d of %s", place.rank, place.bundle, groups[place.dp].name)
         # Its launcher imports vLLM, and that is what everything waits for: the preflight's workers start after it.
         ray.wait([supervisor.describe.remote()], timeout=HEAD_START_SECONDS)
-        found = self._look(group, ranks)
+        found = self._look(groups, ranks)
         LOG.info("preflight done")
         warnings = tuple(judge(plan, found))
         for warning in warnings:
             LOG.warning(warning)
         self._confirm(nodes)
         self._change(ranks=describe_ranks(plan, ranks, found), versions=_versions(found), warnings=warnings)
-        self._hand_over(supervisor, group, ranks)
+        self._hand_over(supervisor, groups, ranks)
 
     def _is_running(self) -> bool:
         try:
@@ -205,47 +210,69 @@ class Attempt:
             self._change(timings=timings, message="")
         return None if missing else nodes
 
-    def _place(self, nodes: Sequence[RayNode]) -> Group:
-        plan, seconds = self._plan, self._plan.deadlines.placement
-        group = self._adopt(nodes) or self._make_group()
-        if not ray_cluster.wait_group(group.id, seconds):
-            shortage = describe_shortage(plan, ray_cluster.alive_nodes(), ray_cluster.free_gpus())
-            raise EngineFailure(FailureReason.PLACEMENT_TIMEOUT, f"after {seconds:g} s: {shortage}")
-        return ray_cluster.read_group(group.id)
+    def _requests(self, nodes: Sequence[RayNode]) -> tuple[GroupRequest, ...]:
+        try:
+            return group_requests(self._plan, nodes)
+        except ValueError as error:
+            raise EngineFailure(FailureReason.INVALID_PARALLELISM, str(error)) from error
 
-    def _adopt(self, nodes: Sequence[RayNode]) -> Group | None:
-        """Take over the group of an earlier attempt, or remove it."""
-        group = ray_cluster.find_group(self._plan.placement_group)
-        if group is None:
-            return None
-        fault = unfit(self._plan, group, nodes)
-        if not fault:
-            LOG.info("adopt placement group %s (%s)", group.name, group.id)
-            return group
-        LOG.info("remove placement group %s: %s", group.name, fault)
-        ray_cluster.remove_group(group.id)
-        name = self._plan.placement_group
-        gone = poll(lambda: None if ray_cluster.find_group(name) else True, seconds=REMOVAL_SECONDS, clock=self._clock)
-        if not gone:
+    def _place(self, requests: Sequence[GroupRequest], nodes: Sequence[RayNode]) -> list[Group]:
+        """Have every group: those of an earlier attempt where they will do, else new ones."""
+        seconds = self._plan.deadlines.placement
+        adopted = self._adopt(requests, nodes)
+        groups = [adopted.get(request.name) or ray_cluster.make_group(request) for request in requests]
+        deadline = self._clock.monotonic() + seconds
+        late = [
+            request
+            for request, group in zip(requests, groups, strict=True)
+            if not ray_cluster.wait_group(group.id, max(0.0, deadline - self._clock.monotonic()))
+        ]
+        if late:
+            shortage = describe_shortage(late, ray_cluster.alive_nodes(), ray_cluster.free_gpus())
+            raise EngineFailure(FailureReason.PLACEMENT_TIMEOUT, f"after {seconds:g} s: {shortage}")
+        return [ray_cluster.read_group(group.id) for group in groups]
+
+    def _adopt(self, requests: Sequence[GroupRequest], nodes: Sequence[RayNode]) -> dict[str, Group]:
+        """Take over groups of an earlier attempt by name; remove those that will not do, or are asked for no more."""
+        wanted = {request.name: request for request in requests}
+        adopted: dict[str, Group] = {}
+        removed: list[str] = []
+        for name in sorted({name for name in ray_cluster.group_names() if is_of_engine(self._plan, name)}):
+            group = ray_cluster.find_group(name)
+            if group is None:
+                continue
+            fault = unfit(wanted[name], group, nodes) if name in wanted else "it is asked for no more"
+            if fault:
+                LOG.info("remove placement group %s: %s", name, fault)
+                ray_cluster.remove_group(group.id)
+                removed.append(name)
+            else:
+                LOG.info("adopt placement group %s (%s)", name, group.id)
+                adopted[name] = group
+        self._await_removal(removed)
+        return adopted
+
+    def _await_removal(self, names: Sequence[str]) -> None:
+        def left() -> list[str]:
+            return [name for name in names if ray_cluster.find_group(name)]
+
+        if not poll(lambda: None if left() else True, seconds=REMOVAL_SECONDS, clock=self._clock):
             raise EngineFailure(
                 FailureReason.PLACEMENT_TIMEOUT,
-                f"the old placement group {name} is not gone after {REMOVAL_SECONDS:g} s",
+                f"the old placement group {', '.join(left())} is not gone after {REMOVAL_SECONDS:g} s",
             )
-        return None
 
-    def _make_group(self) -> Group:
-        plan = self._plan
-        bundles = [dict(plan.bundle) for _ in range(plan.world_size)]
-        return ray_cluster.make_group(plan.placement_group, bundles, plan.strategy)
-
-    def _look(self, group: Group, ranks: Sequence[RankPlace]) -> list[BundleFacts]:
-        """Run one task in each bundle; the first of each node looks at the whole pod."""
-        handle = ray.util.get_placement_group(group.name)
+    def _look(self, groups: Sequence[Group], ranks: Sequence[RankPlace]) -> list[BundleFacts]:
+        """Run one task in each bundle of a rank; the first of each node looks at the whole pod."""
+        handles = [ray_cluster.handle(group.id) for group in groups]
+        first = {place.node: place.rank for place in reversed(ranks)}
         task = ray.remote(num_cpus=0, num_gpus=1, max_retries=0)(look)
         references = [
             task.options(
-                scheduling_strategy=PlacementGroupSchedulingStrategy(handle, placement_group_bundle_index=place.bundle)
-            ).remote(place.bundle, self._plan.model, whole=place.local_rank == 0)
+                scheduling_strategy=PlacementGroupSchedulingStrategy(
+                    handles[place.dp], placement_group_bundle_index=place.bundle
+                )
+            ).remote(place.bundle, self._plan.model, whole=first[place.node] == place.rank, dp=place.dp)
             for place in ranks
         ]
         ended, waiting = ray.wait(references, num_returns=len(references), timeout=PREFLIGHT_SECONDS)
@@ -254,7 +281,7 @@ class Attempt:
             raise EngineFailure(
                 FailureReason.PREFLIGHT_FAILED,
                 f"no answer within {PREFLIGHT_SECONDS:g} s from the preflight task of "
-                + ", ".join(f"rank {place.rank} (bundle {place.bundle})" for place in late),
+                + ", ".join(f"rank {place.rank} (bundle {place.bundle} of {groups[place.dp].name})" for place in late),
             )
         try:
             found: list[BundleFacts] = ray.get(references)
@@ -289,14 +316,15 @@ class Attempt:
             .remote(contract.dumps(plan))
         )
 
-    def _hand_over(self, supervisor: Any, group: Group, ranks: Sequence[RankPlace]) -> None:
+    def _hand_over(self, supervisor: Any, groups: Sequence[Group], ranks: Sequence[RankPlace]) -> None:
         # The supervisor counts on from here: nothing of ours may be written after its first report.
         if not self._writer.flush(FLUSH_SECONDS):
             LOG.warning("the last report is not written yet; the supervisor's follow")
         assignment = Assignment(
             report=contract.dumps(self.report),
-            placement_group=group.id,
-            bundles=tuple(place.bundle for place in ranks),
+            placement_groups=tuple(group.id for group in groups),
+            # vLLM takes one list for all data parallel ranks.
+            bundles=tuple(place.bundle for place in ranks if place.dp == 0),
         )
         try:
             accepted = ray.get(supervisor.start.remote(assignment), timeout=SUPERVISOR_SECONDS)

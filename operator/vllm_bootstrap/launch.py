@@ -43,8 +43,8 @@ class LaunchOrder:
     ----------
     executor
         ``distributed_executor_backend``: ray, mp or uni.
-    placement_group, bundles
-        Empty without Ray.
+    placement_groups, bundles
+        One group for each data parallel rank, by id, and the bundle of each rank of one.  Empty without Ray.
     api_key_file
         Holds the key that the API asks for; empty where it asks for none of ours.
     gate_token
@@ -58,7 +58,7 @@ class LaunchOrder:
     pipeline: int
     port: int
     instance_id: str
-    placement_group: str
+    placement_groups: tuple[str, ...]
     bundles: tuple[int, ...]
     arguments: tuple[str, ...]
     api_key_file: str = ""
@@ -77,7 +77,8 @@ class LaunchOrder:
             value = json.loads(path.read_text())
         except FileNotFoundError:
             return None
-        return cls(**(value | {"arguments": tuple(value["arguments"]), "bundles": tuple(value["bundles"])}))
+        lists = {name: tuple(item) for name, item in value.items() if isinstance(item, list)}
+        return cls(**(value | lists))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +90,9 @@ class LaunchEvents:
     message: str = ""
 
 
-def make_order(plan: EnginePlan, *, placement_group: str = "", bundles: tuple[int, ...] = ()) -> LaunchOrder:
+def make_order(
+    plan: EnginePlan, *, placement_groups: tuple[str, ...] = (), bundles: tuple[int, ...] = ()
+) -> LaunchOrder:
     """Write the order for a plan whose bundles have been placed, where there are any."""
     return LaunchOrder(
         executor=plan.executor,
@@ -99,7 +102,7 @@ def make_order(plan: EnginePlan, *, placement_group: str = "", bundles: tuple[in
         pipeline=plan.pipeline,
         port=plan.http_port,
         instance_id=plan.instance_id,
-        placement_group=placement_group,
+        placement_groups=placement_groups,
         bundles=bundles,
         arguments=plan.arguments,
         api_key_file=plan.api_key_file,

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from vllm_bootstrap.contract import EnginePlan, PodGroup
+from vllm_bootstrap.contract import PodGroup
 
 LEAD_GROUP = "lead"
 CREATED, PENDING, REMOVED = "CREATED", "PENDING", "REMOVED"
@@ -24,6 +24,7 @@ class RayNode:
     id: str
     address: str
     gpus: float
+    cpus: float = 0.0
     lead: bool = False
     group: str = ""
 
@@ -46,8 +47,12 @@ class RankPlace:
 
     Attributes
     ----------
+    rank
+        Of the whole engine: those of data parallel rank 0 first.
+    bundle
+        Index in the placement group of its data parallel rank.
     local_rank
-        Position of the rank among those of its node; vLLM gives it the GPU of that position.
+        Position of the rank among those of its data parallel rank and node; vLLM gives it the GPU of that position.
     driver
         First tensor rank of its stage.
     output
@@ -62,6 +67,7 @@ class RankPlace:
     local_rank: int
     driver: bool
     output: bool
+    dp: int = 0
 
 
 def order_ranks(node_of: Mapping[int, str], *, lead: str, tensor: int, pipeline: int) -> tuple[RankPlace, ...]:
@@ -99,6 +105,22 @@ def order_ranks(node_of: Mapping[int, str], *, lead: str, tensor: int, pipeline:
     return tuple(places)
 
 
+def place_in_order(nodes: Sequence[str], *, tensor: int, data: int) -> tuple[RankPlace, ...]:
+    """Give rank k of a data parallel rank bundle k, where the bundles were made in the order of the ranks.
+
+    Parameters
+    ----------
+    nodes
+        Node of each bundle.
+    data
+        Number of the data parallel rank.
+    """
+    return tuple(
+        _place(rank, rank, node, list(nodes[:rank]).count(node), tensor=tensor, world=len(nodes), data=data)
+        for rank, node in enumerate(nodes)
+    )
+
+
 def changed_nodes(before: Sequence[RayNode], after: Sequence[RayNode]) -> str:
     """Say which GPU nodes went and which came between two looks; empty when none did."""
     old = {node.id: node.address for node in before if node.gpus > 0}
@@ -129,30 +151,6 @@ def missing_nodes(groups: Sequence[PodGroup], nodes: Sequence[RayNode]) -> str:
     return "; ".join(faults)
 
 
-def unfit(plan: EnginePlan, group: Group, nodes: Sequence[RayNode]) -> str:
-    """Say why an existing placement group cannot be used; empty when it can."""
-    alive = {node.id for node in nodes}
-    if group.state not in (CREATED, PENDING):
-        return f"it is {group.state}"
-    if group.strategy != plan.strategy:
-        return f"its strategy is {group.strategy}, not {plan.strategy}"
-    if [dict(bundle) for bundle in group.bundles] != [dict(plan.bundle)] * plan.world_size:
-        return "its bundles are others"
-    lost = sorted(set(group.node_of.values()) - alive)
-    return f"its nodes {', '.join(lost)} are gone" if lost else ""
-
-
-def describe_shortage(plan: EnginePlan, nodes: Sequence[RayNode], free: Mapping[str, float]) -> str:
-    """Say why a placement group is still pending: what it asks for, and what each node has."""
-    bundles = f"{plan.world_size} bundles of {_resources(plan.bundle)}"
-    offers = ", ".join(
-        f"{node.address}{f' ({node.group})' if node.group else ''}: {free.get(node.id, 0):g} of {node.gpus:g} GPUs free"
-        for node in sorted(nodes, key=lambda node: (not node.lead, node.address))
-        if node.gpus > 0
-    )
-    return f"{plan.strategy} of {bundles} was not placed; {offers or 'no alive node has a GPU'}"
-
-
 def _order_nodes(bundles: Mapping[str, list[int]], lead: str, tensor: int) -> list[str]:
     order, filled = [lead], len(bundles[lead])
     rest = [node for node in bundles if node != lead]
@@ -175,10 +173,10 @@ def _fit(size: int, gap: int, tensor: int, first_bundle: int) -> tuple[int, int,
     return (2, -size, first_bundle)
 
 
-def _place(rank: int, bundle: int, node: str, local_rank: int, *, tensor: int, world: int) -> RankPlace:
+def _place(rank: int, bundle: int, node: str, local_rank: int, *, tensor: int, world: int, data: int = 0) -> RankPlace:
     tp, pp = rank % tensor, rank // tensor
     return RankPlace(
-        rank=rank,
+        rank=data * world + rank,
         tp=tp,
         pp=pp,
         bundle=bundle,
@@ -186,8 +184,5 @@ def _place(rank: int, bundle: int, node: str, local_rank: int, *, tensor: int, w
         local_rank=local_rank,
         driver=tp == 0,
         output=rank == world - tensor,
+        dp=data,
     )
-
-
-def _resources(bundle: Mapping[str, float]) -> str:
-    return ", ".join(f"{amount:g} {name}" for name, amount in sorted(bundle.items()))

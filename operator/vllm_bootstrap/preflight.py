@@ -35,6 +35,8 @@ class BundleFacts:
 
     Attributes
     ----------
+    bundle, dp
+        Index of the bundle in the placement group of a data parallel rank.
     gpu
         Ray's GPU id of the bundle.
     host_ip
@@ -45,6 +47,7 @@ class BundleFacts:
     ray_node: str
     address: str
     gpu: int
+    dp: int = 0
     pod: str = ""
     node: str = ""
     host_ip: str = ""
@@ -69,7 +72,7 @@ class MachineFacts:
     checkpoint_bytes: int = 0
 
 
-def look(bundle: int, model: str, *, whole: bool) -> BundleFacts:
+def look(bundle: int, model: str, *, whole: bool, dp: int = 0) -> BundleFacts:
     """Run as a Ray task inside the bundle: gather the facts; ``whole`` with those of the machine."""
     import ray  # noqa: PLC0415 - the rest of the module is for processes without Ray, too
 
@@ -77,6 +80,7 @@ def look(bundle: int, model: str, *, whole: bool) -> BundleFacts:
     gpus = context.get_accelerator_ids().get("GPU", [])
     return BundleFacts(
         bundle=bundle,
+        dp=dp,
         ray_node=context.get_node_id(),
         address=ray.util.get_node_ip_address(),
         gpu=int(gpus[0]) if gpus and str(gpus[0]).isdigit() else -1,

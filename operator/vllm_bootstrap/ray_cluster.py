@@ -13,9 +13,13 @@ import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from vllm_bootstrap import contract
+from vllm_bootstrap.groups import GroupRequest
 from vllm_bootstrap.placement import REMOVED, Group, RayNode
 
 LOG = logging.getLogger(__name__)
+
+NODE_LABEL = "ray.io/node-id"
+"""Label that Ray gives to each node."""
 
 
 @dataclass(frozen=True)
@@ -76,25 +80,41 @@ def find_group(name: str) -> Group | None:
 
 def read_group(group_id: str) -> Group:
     """Read a placement group's table again."""
-    return _group(_handle(group_id))
+    return _group(handle(group_id))
 
 
-def make_group(name: str, bundles: list[dict[str, float]], strategy: str) -> Group:
+def group_names() -> list[str]:
+    """List the names of the placement groups of all namespaces that are not removed."""
+    return [str(entry["name"]) for entry in placement_group_table().values() if entry["state"] != REMOVED]
+
+
+def make_group(request: GroupRequest) -> Group:
     """Ask for a detached placement group; it outlives the job and every attempt."""
-    return _group(placement_group(bundles, strategy=strategy, name=name, lifetime="detached"))
+    pins = [{NODE_LABEL: node} for node in request.nodes]
+    bundles = [dict(bundle) for bundle in request.bundles]
+    return _group(
+        placement_group(
+            bundles,
+            strategy=request.strategy,
+            name=request.name,
+            lifetime="detached",
+            bundle_label_selector=pins or None,
+        )
+    )
 
 
 def wait_group(group_id: str, seconds: float) -> bool:
     """Wait until all bundles have a node."""
-    return bool(_handle(group_id).wait(seconds))
+    return bool(handle(group_id).wait(seconds))
 
 
 def remove_group(group_id: str) -> None:
     """Ask for the group's removal; it ends a moment later."""
-    remove_placement_group(_handle(group_id))
+    remove_placement_group(handle(group_id))
 
 
-def _handle(group_id: str) -> PlacementGroup:
+def handle(group_id: str) -> PlacementGroup:
+    """Make a handle of a placement group from its id."""
     return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
 
 
@@ -104,6 +124,7 @@ def _node(entry: Mapping[str, Any]) -> RayNode:
         id=entry["NodeID"],
         address=entry["NodeManagerAddress"],
         gpus=float(resources.get("GPU", 0)),
+        cpus=float(resources.get("CPU", 0)),
         lead=contract.LEAD_RESOURCE in resources,
         group=str(entry.get("Labels", {}).get("ray.io/node-group", "")),
     )

@@ -35,7 +35,7 @@ class Assignment:
     """What the bootstrap job hands over once everything is placed and looked at."""
 
     report: str
-    placement_group: str
+    placement_groups: tuple[str, ...]
     bundles: tuple[int, ...]
 
 
@@ -99,15 +99,15 @@ class SupervisorActor:
         return server
 
     def _run(self, assignment: Assignment) -> None:
-        order = launch.make_order(self._plan, placement_group=assignment.placement_group, bundles=assignment.bundles)
+        order = launch.make_order(self._plan, placement_groups=assignment.placement_groups, bundles=assignment.bundles)
         self._host.run(contract.loads(EngineReport, assignment.report), order)
 
 
 def rank_names(plan: EnginePlan) -> dict[str, int]:
     """Give the actor name of each rank."""
     return {
-        actor_name(plan.instance_id, rank, tensor=plan.tensor, pipeline=plan.pipeline): rank
-        for rank in range(plan.world_size)
+        actor_name(plan.instance_id, rank, tensor=plan.tensor, pipeline=plan.pipeline, data=plan.data): rank
+        for rank in range(plan.total_ranks)
     }
 
 

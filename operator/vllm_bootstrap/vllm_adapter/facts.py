@@ -65,13 +65,16 @@ def actor_prefix(instance_id: str) -> str:
     return f"vllm_Worker_{instance_id}"
 
 
-def actor_name(instance_id: str, rank: int, *, tensor: int, pipeline: int) -> str:
-    """Give the name that vLLM gives the actor of a rank."""
+def actor_name(instance_id: str, rank: int, *, tensor: int, pipeline: int, data: int = 1) -> str:
+    """Give the name that vLLM gives the actor of a rank; ranks of data parallel rank 0 are the first ones."""
+    stage = rank // tensor
     name = actor_prefix(instance_id)
+    if data > 1:
+        name += f"_dp{stage // pipeline}"
     if tensor > 1:
         name += f"_TP{rank % tensor}"
     if pipeline > 1:
-        name += f"_PP{rank // tensor}"
+        name += f"_PP{stage % pipeline}"
     return name
 
 

@@ -105,8 +105,8 @@ def configure(order: LaunchOrder, arguments: argparse.Namespace) -> tuple[Any, A
         config = engine_arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     except (*REFUSALS, OSError) as error:
         raise EngineFailure(classify(error), f"vLLM refuses the configuration: {plain(error)}") from error
-    if order.placement_group:
-        config.parallel_config.placement_group = _placement_group(order.placement_group)
+    if len(order.placement_groups) == 1:
+        config.parallel_config.placement_group = _placement_group(order.placement_groups[0])
     config.parallel_config.ray_runtime_env = None
     config.instance_id = order.instance_id
     return config, engine_arguments

@@ -24,7 +24,7 @@ from vllm_bootstrap.vllm_adapter.arguments import (
 @pytest.fixture
 def order(make_plan: Callable[..., EnginePlan]) -> LaunchOrder:
     plan = make_plan(tensor=2, arguments=("--max-model-len=100",))
-    return make_order(plan, placement_group="ab", bundles=(1, 0, 2, 3))
+    return make_order(plan, placement_groups=("ab",), bundles=(1, 0, 2, 3))
 
 
 def parsed(**changes: object) -> argparse.Namespace:

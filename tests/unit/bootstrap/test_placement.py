@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import groupby
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_bootstrap.contract import EnginePlan, PodGroup
-from vllm_bootstrap.placement import RayNode, changed_nodes, describe_shortage, missing_nodes, order_ranks
+from vllm_bootstrap.contract import PodGroup
+from vllm_bootstrap.placement import RayNode, changed_nodes, missing_nodes, order_ranks
 
 
 def bundles(*nodes: str) -> dict[int, str]:
@@ -167,12 +166,3 @@ def test_two_groups_of_one_size_are_counted_together():
     )
     nodes = [node("1", 1, lead=True), node("2", 1), node("3", 1)]
     assert missing_nodes(groups, nodes) == "2 of 3 worker pods with 1 GPUs of group a, b have joined Ray"
-
-
-def test_a_shortage_names_what_each_node_has(make_plan: Callable[..., EnginePlan]):
-    message = describe_shortage(
-        make_plan(strategy="STRICT_PACK"), [node("2", 1), node("1", 1, lead=True)], {"1": 0.0, "2": 1.0}
-    )
-    assert message == (
-        "STRICT_PACK of 2 bundles of 1 GPU was not placed; 10.0.0.1: 0 of 1 GPUs free, 10.0.0.2: 1 of 1 GPUs free"
-    )

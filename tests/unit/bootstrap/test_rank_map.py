@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,7 +10,7 @@ import pytest
 
 from vllm_bootstrap.actor_table import describe_death, sight
 from vllm_bootstrap.contract import EnginePlan
-from vllm_bootstrap.placement import Group, RayNode, order_ranks, unfit
+from vllm_bootstrap.placement import order_ranks
 from vllm_bootstrap.preflight import BundleFacts, MachineFacts
 from vllm_bootstrap.rank_map import describe_ranks
 
@@ -48,30 +47,6 @@ def test_a_rank_has_the_gpu_that_vllm_gives_it_not_the_one_that_ray_gave_its_bun
     assert [r.driver for r in ranks] == [True, False, True, False]
     assert [r.output for r in ranks] == [False, False, True, False]
     assert {r.state for r in ranks} == {"PENDING"}
-
-
-NODES = [RayNode(id=name, address=name, gpus=1) for name in "ab"]
-GROUP = Group(
-    name="g", id="01", state="CREATED", strategy="PACK", bundles=({"GPU": 1.0}, {"GPU": 1.0}), node_of={0: "a", 1: "b"}
-)
-
-
-@pytest.mark.parametrize(
-    ("group", "fault"),
-    [
-        (GROUP, ""),
-        (replace(GROUP, state="PENDING", node_of={}), ""),
-        (replace(GROUP, state="RESCHEDULING"), "it is RESCHEDULING"),
-        (replace(GROUP, strategy="SPREAD"), "its strategy is SPREAD, not PACK"),
-        (replace(GROUP, bundles=({"GPU": 1.0},)), "its bundles are others"),
-        (replace(GROUP, bundles=({"GPU": 1.0}, {"GPU": 2.0})), "its bundles are others"),
-        (replace(GROUP, node_of={0: "a", 1: "z"}), "its nodes z are gone"),
-    ],
-)
-def test_a_group_is_adopted_only_when_it_is_what_would_be_made(
-    make_plan: Callable[..., EnginePlan], group: Group, fault: str
-):
-    assert unfit(make_plan(), group, NODES) == fault
 
 
 def row(state: str, cause: Mapping[str, Any] | None = None) -> SimpleNamespace:
