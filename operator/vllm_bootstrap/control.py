@@ -78,6 +78,8 @@ class ControlServer:
         Gives what is to be shown.
     command
         Takes what the operator asks.
+    requests
+        Says how many requests are in flight; ``None`` when that is not known.
     start
         Takes the text of a plan and gives its job id; ``None`` where Ray's jobs bring the plans.
     token_file
@@ -94,6 +96,7 @@ class ControlServer:
         command: Callable[[Event], bool],
         token_file: Path,
         now: Callable[[], float],
+        requests: Callable[[], int | None],
         start: Callable[[str], str] | None = None,
     ) -> None:
         handler = type("Handler", (_Handler,), {"token_file": token_file})
@@ -102,6 +105,7 @@ class ControlServer:
             "view": view,
             "order": command,
             "now": now,
+            "requests": requests,
             "launch": start or _no_launch,
         }
         for name, function in functions.items():
@@ -132,6 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
     launch: Callable[[str], str]
     token_file: Path
     now: Callable[[], float]
+    requests: Callable[[], int | None]
 
     protocol_version = "HTTP/1.1"
     timeout = REQUEST_SECONDS
@@ -179,7 +184,14 @@ class _Handler(BaseHTTPRequestHandler):
         view = self.view()
         ready, why = readiness(view, self.now())
         report = asdict(view.report) if view.report else None
-        return {"ready": ready, "why": why, "session": view.session, "job": view.job, "report": report}
+        return {
+            "ready": ready,
+            "why": why,
+            "session": view.session,
+            "job": view.job,
+            "requests": self.requests(),
+            "report": report,
+        }
 
     def _is_allowed(self) -> bool:
         try:

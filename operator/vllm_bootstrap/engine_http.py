@@ -110,6 +110,11 @@ class HttpEngine:
         """Let the engine ask its clients to go, and begin to look how many requests are in flight."""
         threading.Thread(target=self._drain, name="drain", daemon=True).start()
 
+    def requests(self) -> int | None:
+        """Say how many requests are in flight; ``None`` when the engine does not tell."""
+        seen = self._flight("GET")
+        return seen.requests if seen else None
+
     def _drain(self) -> None:
         while True:
             seen = self._flight("POST")

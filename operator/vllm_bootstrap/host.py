@@ -19,7 +19,7 @@ from pathlib import Path
 import vllm_bootstrap
 from vllm_bootstrap import guard, launch
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason
+from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason, Phase
 from vllm_bootstrap.control import View
 from vllm_bootstrap.engine_http import HttpEngine
 from vllm_bootstrap.environment import (
@@ -106,6 +106,12 @@ class EngineHost:
             pulse=self._http.pulse if self._http else None,
             broken=self._inbox.broken.is_set(),
         )
+
+    def requests(self) -> int | None:
+        """Say how many requests are in flight; ``None`` while the engine does not tell."""
+        # Before it serves its port may be bound and nobody behind it: who asks would wait.
+        told = self._supervisor and self._supervisor.report.phase in (Phase.SERVING, Phase.DRAINING)
+        return self._http.requests() if told and self._http else None
 
     def command(self, event: Event) -> bool:
         """Take what the operator asks; say whether there is an engine to ask."""

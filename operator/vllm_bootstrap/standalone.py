@@ -54,6 +54,10 @@ class Standalone:
         shown = self._host.view() if self._host else View()
         return replace(shown, session=self._session, job=self._job)
 
+    def requests(self) -> int | None:
+        """Say how many requests are in flight; ``None`` while there is no engine that tells."""
+        return self._host.requests() if self._host else None
+
     def command(self, event: Event) -> bool:
         """Take what the operator asks; say whether there is an engine to ask."""
         return self._host.command(event) if self._host else False
@@ -168,6 +172,7 @@ def serve(port: int) -> int:
         port,
         view=standalone.view,
         command=standalone.command,
+        requests=standalone.requests,
         start=standalone.start,
         token_file=Path(contract.CONTROL_TOKEN_FILE),
         now=clock.monotonic,

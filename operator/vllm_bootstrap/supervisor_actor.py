@@ -86,6 +86,7 @@ class SupervisorActor:
                     port,
                     view=self._host.view,
                     command=self._host.command,
+                    requests=self._host.requests,
                     token_file=Path(contract.CONTROL_TOKEN_FILE),
                     now=self._clock.monotonic,
                 )

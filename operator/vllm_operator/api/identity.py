@@ -25,6 +25,9 @@ LABEL_WORKLOAD = f"{GROUP}/workload"
 """On the pods of an engine without Ray: the name of its Deployment, as ``ray.io/cluster`` is of a RayCluster."""
 
 LABEL_REVISION = f"{GROUP}/revision"
+FINALIZER = f"{GROUP}/drain"
+"""On a deployment that has something to end in order before it goes."""
+
 ANNOTATION_RETRY = f"{GROUP}/retry"
 """An RFC 3339 instant later than a failure: the engine is tried again, also after one that is final."""
 

@@ -31,11 +31,14 @@ class SupervisorView:
         Of the process that takes plans; empty where Ray's jobs bring them.
     job
         Job id of the plan that it has taken last.
+    requests
+        In flight; ``None`` when it does not know.
     """
 
     report: contract.EngineReport | None
     session: str = ""
     job: str = ""
+    requests: int | None = None
 
 
 class SupervisorClient:
@@ -60,6 +63,7 @@ class SupervisorClient:
                 report=contract.loads(contract.EngineReport, json.dumps(report)) if report else None,
                 session=str(told.get("session", "")),
                 job=str(told.get("job", "")),
+                requests=told["requests"] if isinstance(told.get("requests"), int) else None,
             )
         except contract.ContractError as error:
             raise SupervisorError(f"{url}: {error}") from error

@@ -22,8 +22,9 @@ from vllm_operator.api.status import PodShape as PodShapeStatus
 from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Drain, Patch, Submit
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, step
-from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, engine_count, remove_engine
+from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, remove_engine
 from vllm_operator.reconcile.observe import Observation
+from vllm_operator.reconcile.seats import engine_indices
 from vllm_operator.resources import access
 from vllm_operator.resources.deployment import code_config_map, deployment
 from vllm_operator.resources.engine import Attempt, engine_plan
@@ -192,9 +193,9 @@ def _world_size(revision: Revision) -> int:
 
 def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -> tuple[EngineReplica, ...]:
     entries: list[EngineReplica] = []
-    wanted = engine_count(seen)
-    named = wanted * (_world_size(intent.revision) if intent.revision else 1) > STATUS_RANKS
-    for index in range(wanted):
+    indices = engine_indices(seen)
+    named = len(indices) * (_world_size(intent.revision) if intent.revision else 1) > STATUS_RANKS
+    for index in indices:
         name = engine_name(index)
         if name in intent.leaving:
             entries.append(_leaving_entry(intent.leaving[name], named=named))

@@ -15,7 +15,6 @@ from vllm_operator.lifecycle.actions import Action, Create, Delete
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import ClusterView, EngineView, Turn, due_turn, needs_ray
 from vllm_operator.lifecycle.leaving import Leave, take_leave
-from vllm_operator.lifecycle.pods import PodView
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 from vllm_operator.planning.catalogue import BUILT_IN, Catalogue
 from vllm_operator.planning.demand import Demand, hold, prove_demand
@@ -27,6 +26,7 @@ from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.quota import QuotaError, UnstatedResourcesError, check_quotas
 from vllm_operator.reconcile.inventory import DEPLOYMENT, RAY_CLUSTER, of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
+from vllm_operator.reconcile.seats import engine_indices, pods_of
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.deployment import deployment_spec
 from vllm_operator.resources.engine import engine_part
@@ -134,61 +134,66 @@ class Intent:
 
 def needs_inventory(seen: Observation) -> bool:
     """Say whether it must be known what the nodes offer: something is to be placed, or cannot be."""
-    if seen.blocker or not seen.spec:
+    if seen.blocker or not seen.spec or seen.is_deleted:
         return False
-    if seen.spec.plan_only:
+    if seen.plan_only:
         return True
     revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
     if revision_name(*hashes(seen.spec)) not in revisions:
         return True
     living = [item for item in seen.workloads.values() if "deletionTimestamp" not in item["metadata"]]
-    return len(living) < seen.spec.wanted or any(pod.unscheduled_since for pod in seen.pods)
+    return len(living) < seen.wanted or any(pod.unscheduled_since for pod in seen.pods)
 
 
 def may_be_planned(seen: Observation) -> bool:
     """Say whether a plan may be made, for which must be known what the model is; a revision in use is not planned."""
-    if seen.blocker or not seen.spec:
+    if seen.blocker or not seen.spec or seen.is_deleted:
         return False
     revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
-    is_new = seen.spec.plan_only or revision_name(*hashes(seen.spec)) not in revisions
-    return is_new or not (seen.clusters or seen.pods or seen.spec.wanted == 0)
+    is_new = seen.plan_only or revision_name(*hashes(seen.spec)) not in revisions
+    return is_new or not (seen.clusters or seen.pods or seen.wanted == 0)
 
 
 def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Intent:
     """Say what should be: the revision, the engines, and what is to be made or removed first."""
+    if seen.is_deleted:
+        return _farewell(seen, now)
     known = {item.name: item for item in map(read_controller_revision, seen.revisions)}
     revision, blocker, actions = _revision(seen, settings, known)
     needs_kuberay = revision is None or revision.with_ray
-    if not blocker and seen.clusters is None and needs_kuberay and not (seen.spec and seen.spec.plan_only):
+    if not blocker and seen.clusters is None and needs_kuberay and not seen.plan_only:
         blocker = KUBERAY_MISSING
     if revision:
         known[revision.name] = revision
-    wanted = engine_count(seen)
-    plan_only = bool(seen.spec and seen.spec.plan_only)
     # What is there is left alone while the present spec cannot be carried out: nothing that serves is lost.
-    target = None if blocker or plan_only else revision
-    seats = [_seat(seen, index, target, known, settings=settings, now=now) for index in range(wanted)]
-    surplus = () if plan_only else _surplus(seen, now)
+    target = None if blocker or seen.plan_only else revision
+    seats = [_seat(seen, index, target, known, settings=settings, now=now) for index in engine_indices(seen)]
+    surplus = () if seen.plan_only else _surplus(seen, "it is surplus", now)
     if target and seen.inventory:
         seats = _proved(seats, target, seen, settings.recovery, now)
     return Intent(
         revision=revision,
         blocker=blocker,
-        plan_only=plan_only,
+        plan_only=seen.plan_only,
         engines={seat.name: seat.engine for seat in seats if seat.engine},
         missing=tuple(seat.missing for seat in seats if seat.missing),
         waiting={seat.name: seat.waiting for seat in seats if seat.waiting},
         leaving={seat.name: seat.leaving for seat in (*seats, *surplus) if seat.leaving},
-        actions=() if plan_only else (*actions, *(action for seat in (*seats, *surplus) for action in seat.actions)),
+        actions=()
+        if seen.plan_only
+        else (*actions, *(action for seat in (*seats, *surplus) for action in seat.actions)),
     )
 
 
-def engine_count(seen: Observation) -> int:
-    """Give how many engines are looked after: those asked for, or those there are while nothing may be changed."""
-    if seen.spec and seen.spec.plan_only:
-        indices = (body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0) for body in seen.workloads.values())
-        return 1 + max(map(int, indices), default=-1)
-    return seen.spec.wanted if seen.spec else len(seen.status.engine_replicas)
+def _farewell(seen: Observation, now: datetime.datetime) -> Intent:
+    """Let every engine of a deployment go that is deleted; what is left then is the garbage collector's."""
+    seats = _surplus(seen, "its deployment is deleted", now)
+    return Intent(
+        revision=None,
+        blocker=None,
+        leaving={seat.name: seat.leaving for seat in seats if seat.leaving},
+        actions=tuple(action for seat in seats for action in seat.actions),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +226,7 @@ def _seat(
     if target is None:
         return _Seat(name=name)
     gone = _left(seen, index, [item for item in clusters if not item.deleting], "it is replaced", now)
-    left = [pod.name for pod in _pods_of(seen, index)] or [item.name for item in clusters]
+    left = [pod.name for pod in pods_of(seen, index)] or [item.name for item in clusters]
     if left:
         told = "the engine of the earlier revision goes first: " + ", ".join(left[:4])
         return replace(gone, waiting=Wait(reason=Reason.REPLACING, message=told))
@@ -360,7 +365,7 @@ def _revision(
     if seen.blocker or not seen.spec:
         return None, seen.blocker, []
     wanted = revision_name(*hashes(seen.spec))
-    if wanted in known and not seen.spec.plan_only and not _is_homeless(seen, known[wanted]):
+    if wanted in known and not seen.plan_only and not _is_homeless(seen, known[wanted]):
         return known[wanted], None, []
     image = seen.spec.image or settings.defaults.image
     if not image:
@@ -387,7 +392,7 @@ def _revision(
 
 def _is_homeless(seen: Observation, revision: Revision) -> bool:
     """Say whether nothing of a deployment is there, and what was planned for it fits no more: it is planned anew."""
-    if not seen.inventory or not seen.spec or not seen.spec.wanted or seen.workloads or seen.pods:
+    if not seen.inventory or not seen.wanted or seen.workloads or seen.pods:
         return False
     return prove_demand(seen.inventory.room(), _demand(seen, revision, "")).verdict is not Verdict.FITS
 
@@ -483,11 +488,6 @@ def _cluster_trouble(body: Mapping[str, Any]) -> str:
     return str(failure.get("message", "")) if failure.get("status") == "True" else ""
 
 
-def _pods_of(seen: Observation, index: int) -> list[PodView]:
-    prefix = f"{seen.owner.name}-{index}-"
-    return [pod for pod in seen.pods if pod.cluster.startswith(prefix)]
-
-
 def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
     """Remove an engine: what holds its pods last, so that an interrupted removal is seen and taken up again."""
     names = EngineNames(index=str(index), ray_cluster=cluster.name)
@@ -508,15 +508,14 @@ def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
     ]
 
 
-def _surplus(seen: Observation, now: datetime.datetime) -> tuple[_Seat, ...]:
+def _surplus(seen: Observation, why: str, now: datetime.datetime) -> tuple[_Seat, ...]:
     """Give the engines beyond those that are wanted: each is removed, or leaves."""
     if not seen.spec:
         return ()
     there = {int(body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0)) for body in seen.workloads.values()}
     return tuple(
-        _left(seen, index, [item for item in _clusters_of(seen, index) if not item.deleting], "it is surplus", now)
-        for index in sorted(there)
-        if index >= seen.spec.wanted
+        _left(seen, index, [item for item in _clusters_of(seen, index) if not item.deleting], why, now)
+        for index in sorted(there.difference(engine_indices(seen)))
     )
 
 

@@ -67,6 +67,8 @@ class Observation:
         Names of the ConfigMaps of this CR.
     blocker
         What the user must mend before anything is made.
+    requests
+        In flight, by RayCluster or Deployment, of the engines that were asked.
     """
 
     body: Mapping[str, Any]
@@ -85,11 +87,27 @@ class Observation:
     told: HubAnswer | None = None
     rules: NamespaceRules = field(default_factory=NamespaceRules)
     deployments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    requests: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def workloads(self) -> Mapping[str, Mapping[str, Any]]:
         """What holds the pods of engines, by name."""
         return {**(self.clusters or {}), **self.deployments}
+
+    @property
+    def is_deleted(self) -> bool:
+        """Whether it is to go, and waits for its finalizers."""
+        return "deletionTimestamp" in self.body["metadata"]
+
+    @property
+    def wanted(self) -> int:
+        """Engines that should be there."""
+        return self.spec.wanted if self.spec and not self.is_deleted else 0
+
+    @property
+    def plan_only(self) -> bool:
+        """Whether nothing is to be made, changed or removed."""
+        return bool(self.spec and self.spec.plan_only) and not self.is_deleted
 
     @property
     def generation(self) -> int:

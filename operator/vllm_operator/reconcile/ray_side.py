@@ -44,6 +44,15 @@ class RaySide:
             log.warning("%s/%s: the report of %s is lost: %s", namespace, view.cluster.name, view.name, error)
             return None
 
+    async def requests(self, namespace: str, ip: str, secret: str) -> int | None:
+        """Ask a supervisor how many requests are in flight; ``None`` when it cannot say."""
+        try:
+            token = await self.token(namespace, secret, "control_token")
+            return (await self._supervisors.look(ip, token)).requests
+        except (NotFoundError, SupervisorError) as error:
+            log.warning("%s: the requests of the engine at %s are not known: %s", namespace, ip, error)
+            return None
+
     async def look(self, view: EngineView, *, namespace: str, secret: str, job_id: Callable[[str], str]) -> RayView:
         """Ask what takes an engine's plans: its Ray head, or without Ray the process in its pod.
 

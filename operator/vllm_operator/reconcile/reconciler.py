@@ -17,11 +17,13 @@ from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import RayView, has_lost_report
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.decide import Decision, decide, plan_of
+from vllm_operator.reconcile.finalizer import finalizers, is_overdue, is_waited_for, keeps_finalizer
 from vllm_operator.reconcile.hub_side import HubSide
 from vllm_operator.reconcile.intent import Engine, Intent, Settings, intend, may_be_planned, needs_inventory
 from vllm_operator.reconcile.inventory import InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observation, Observer
 from vllm_operator.reconcile.ray_side import RaySide
+from vllm_operator.reconcile.seats import whom_to_ask
 from vllm_operator.reconcile.status import dump, new_status
 
 log = logging.getLogger(__name__)
@@ -91,11 +93,13 @@ class Reconciler:
             Something could not be read or written: nothing was decided on it, come again.
         """
         body = await self._api.find(DEPLOYMENT, key.namespace, key.name)
-        if body is None or "deletionTimestamp" in body["metadata"]:
+        if body is None:
             self._waiting.discard(key)
-            # What we made carries our ownerReference: the garbage collector removes it, with or without KubeRay.
             return None
-        seen = await self._observer.look(body)
+        if "deletionTimestamp" in body["metadata"]:
+            self._waiting.discard(key)
+            return await self._part(key, body)
+        seen = await self._look(body)
         if self._hub and seen.spec and may_be_planned(seen):
             # Before the lock: a hub that is slow holds up nobody else.
             seen = replace(seen, told=await self._hub.look(seen.owner, seen.spec.model))
@@ -110,6 +114,36 @@ class Reconciler:
             if intent.missing:
                 return await self._bring(key, seen, intent)
         return await self._bring(key, seen, intent)
+
+    async def _part(self, key: Key, body: Mapping[str, Any]) -> float | None:
+        """Let a deployment go that is deleted, at once or when its engines have drained.
+
+        What we made carries our ownerReference: the garbage collector removes it, with or without KubeRay.
+        """
+        if not is_waited_for(body):
+            await self._set_finalizer(body, ours=False)
+            return None
+        try:
+            seen = await self._look(body)
+            return await self._bring(key, seen, intend(seen, self._settings, self._now()))
+        except ConflictError:
+            raise
+        except ApiError as error:
+            if not is_overdue(body, self._now()):
+                raise
+            log.warning("%s/%s is let go, drained or not: %s", key.namespace, key.name, error)
+            await self._set_finalizer(body, ours=False)
+            return None
+
+    async def _look(self, body: Mapping[str, Any]) -> Observation:
+        """Look at a deployment, and ask its engines what they do where that decides which of them go."""
+        seen = await self._observer.look(body)
+        requests: dict[str, int] = {}
+        for item in whom_to_ask(seen):
+            told = await self._ray_side.requests(seen.owner.namespace, item.ip, item.names.secret)
+            if told is not None:
+                requests[item.names.ray_cluster] = told
+        return replace(seen, requests=requests)
 
     async def _bring(self, key: Key, seen: Observation, intent: Intent) -> float:
         if told := await self._recall(intent, seen):
@@ -127,7 +161,8 @@ class Reconciler:
             passing = Blocker(reason=Reason.REFUSED_BY_API_SERVER, message=error.message, lasting=False)
             await self._write(seen.body, dump(new_status(seen, decision, passing, self._now())))
             raise
-        await self._write(seen.body, dump(new_status(seen, decision, refused, self._now())))
+        body = await self._write(seen.body, dump(new_status(seen, decision, refused, self._now())))
+        await self._set_finalizer(body, ours=keeps_finalizer(seen, intent, self._now()))
         again = math.inf if decision.requeue_after is None else decision.requeue_after
         return again if refused is None else min(again, REFUSED_SECONDS)
 
@@ -163,10 +198,20 @@ class Reconciler:
         else:
             self._waiting.discard(key)
 
-    async def _write(self, body: Mapping[str, Any], status: dict[str, Any]) -> None:
-        if status == (body.get("status") or {}):
+    async def _set_finalizer(self, body: Mapping[str, Any], *, ours: bool) -> None:
+        wanted = finalizers(body, ours=ours)
+        if wanted is None:
             return
-        await self._api.replace_status({**body, "status": status})
+        meta = body["metadata"]
+        named = {"name": meta["name"], "namespace": meta["namespace"], "finalizers": wanted}
+        change = {"apiVersion": body["apiVersion"], "kind": body["kind"], "metadata": named}
+        await self._api.patch(change, uid=meta["uid"], resource_version=meta["resourceVersion"])
+
+    async def _write(self, body: Mapping[str, Any], status: dict[str, Any]) -> Mapping[str, Any]:
+        """Write the status if it changed; gives the object as it is then."""
+        if status == (body.get("status") or {}):
+            return body
+        written = await self._api.replace_status({**body, "status": status})
         ready: dict[str, str] = next(item for item in status["conditions"] if item["type"] == "Ready")
         log.info(
             "%s/%s: Ready=%s %s %s",
@@ -176,3 +221,4 @@ class Reconciler:
             ready.get("reason"),
             ready.get("message"),
         )
+        return written

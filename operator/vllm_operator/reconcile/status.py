@@ -27,7 +27,7 @@ def new_status(
     refused
         What stopped the actions, if anything did.
     """
-    wanted = seen.spec.wanted if seen.spec else len(decision.engines)
+    wanted = seen.wanted if seen.spec else len(decision.engines)
     summary = Summary(
         replicas=wanted,
         engines=decision.engines,

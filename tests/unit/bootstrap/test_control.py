@@ -54,7 +54,13 @@ class Bench:
         self.accepts = True
         self.token_file = token_file
         self.server = ControlServer(
-            0, view=lambda: self.view, command=self.take, start=start, token_file=token_file, now=lambda: NOW
+            0,
+            view=lambda: self.view,
+            command=self.take,
+            start=start,
+            token_file=token_file,
+            now=lambda: NOW,
+            requests=lambda: 3,
         )
 
     def take(self, event: Event) -> bool:

@@ -179,6 +179,7 @@ async def test_suspended_and_resumed() -> None:
     assert world.condition("Available")["status"] == "False"
     assert world.api.names("Service") == ["demo"]
     world.collect()
+    assert await world.round() == ["patch VLLMDeployment demo"], "nothing is left that would have to drain"
     assert await world.round() == []
     assert world.again == float("inf")
     world.change(suspend=False)

@@ -199,6 +199,7 @@ class FakeSupervisors:
         self.job = ""
         self.plans: list[contract.EnginePlan] = []
         self.drains: list[tuple[str, float]] = []
+        self.requests: dict[str, int] = {}
         self.deaf = False
 
     async def drain(self, ip: str, token: str, seconds: float) -> None:
@@ -209,9 +210,11 @@ class FakeSupervisors:
 
     async def look(self, ip: str, token: str) -> SupervisorView:
         self.tokens.add(token)
-        if ip not in self.reports and not self.session:
+        if ip not in self.reports and ip not in self.requests and not self.session:
             raise SupervisorError(f"http://{ip}:8001/status: refused")
-        return SupervisorView(report=self.reports.get(ip), session=self.session, job=self.job)
+        return SupervisorView(
+            report=self.reports.get(ip), session=self.session, job=self.job, requests=self.requests.get(ip)
+        )
 
     async def start(self, ip: str, token: str, plan: contract.EnginePlan) -> str:
         self.tokens.add(token)
