@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.unit.resources import samples
 
 from vllm_operator.api.identity import CRD_NAME
 from vllm_operator.runtime.settings import ProcessSettings
@@ -279,6 +280,25 @@ def test_metrics(render: Render) -> None:
     )
     assert not off.kinds & {"Service", "ServiceMonitor"}
     assert off.one("NetworkPolicy")["spec"]["ingress"] == []
+
+
+def test_engines_are_scraped_by_the_labels_and_the_port_of_their_lead_pods(render: Render) -> None:
+    on = {"enabled": True, "interval": "5s", "additionalLabels": {"release": "p"}}
+    monitor = render({"engines": {"podMonitor": on}}).one("PodMonitor", "vllm-operator-engines")
+    assert monitor["metadata"]["labels"]["release"] == "p"
+    spec = monitor["spec"]
+    assert spec["namespaceSelector"] == {"any": True}
+    cluster = samples.rendered(samples.spec_of(samples.TYPICAL))
+    lead = cluster["workerGroupSpecs"][0]["template"]
+    assert spec["selector"]["matchLabels"].items() <= lead["metadata"]["labels"].items()
+    assert set(spec["podTargetLabels"]) <= set(lead["metadata"]["labels"])
+    [endpoint] = spec["podMetricsEndpoints"]
+    ports = {port["name"] for container in lead["spec"]["containers"] for port in container.get("ports", ())}
+    assert endpoint["port"] in ports
+    some = render({"watchNamespaces": ["a", "b"], "engines": {"podMonitor": on}}).one(
+        "PodMonitor", "vllm-operator-engines"
+    )
+    assert some["spec"]["namespaceSelector"] == {"matchNames": ["a", "b"]}
 
 
 def test_disruption_budget(render: Render) -> None:

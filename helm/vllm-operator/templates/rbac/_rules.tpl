@@ -6,7 +6,7 @@ Every rule stands, with its reason, in docs/security.md; a test compares the two
 {{- define "vllm-operator.rules.namespaced" -}}
 - apiGroups: [vllm-operator.io]
   resources: [vllmdeployments]
-  verbs: [get, list, watch]
+  verbs: [get, list, watch, patch]
 - apiGroups: [vllm-operator.io]
   resources: [vllmdeployments/status]
   verbs: [get, update, patch]
