@@ -7,6 +7,9 @@ from typing import Any
 
 from vllm_bootstrap.supervisor import DEAD, RankSight
 
+STATE_API_SECONDS = 10
+STATE_API_LIMIT = 10_000
+
 ADVICE = "Some common causes include"
 TRACEBACK = "Traceback (most recent call last):"
 
@@ -28,6 +31,29 @@ CONSEQUENCES = (
 )
 
 
+def rows(class_name: str, address: str) -> list[Any]:
+    """Read the rows of a class of actors.
+
+    Parameters
+    ----------
+    address
+        Of the GCS.  Without it Ray looks for clusters on this machine, and may find another's.
+    """
+    # A quarter of a second of imports: in a thread of the supervisor's, and in a bootstrap job that has to know.
+    from ray.util.state import list_actors  # noqa: PLC0415
+
+    return list(
+        list_actors(
+            address=address,
+            filters=[("class_name", "=", class_name)],
+            detail=True,
+            limit=STATE_API_LIMIT,
+            timeout=STATE_API_SECONDS,
+            raise_on_missing_output=False,
+        )
+    )
+
+
 def sight(row: Any) -> RankSight:
     """Read one row of Ray's actor table."""
     cause = describe_death(row.death_cause) if row.state == DEAD else ""
@@ -38,6 +64,7 @@ def sight(row: Any) -> RankSight:
         cause=cause,
         own=bool(cause) and not any(words in cause.lower() for words in CONSEQUENCES),
         unborn=any(words in cause.lower() for words in NEVER_ALIVE),
+        kind=row.class_name,
     )
 
 

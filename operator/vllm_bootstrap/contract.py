@@ -334,6 +334,29 @@ class RankReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EngineCoreReport:
+    """The actor that schedules the requests of one data parallel rank; there is none where there is one of these.
+
+    Attributes
+    ----------
+    dp
+        Data parallel rank.
+    kind
+        Class of the actor: ``EngineCoreActor``, or ``DPMoEEngineCoreActor`` for a mixture of experts.
+    pod
+        Where it is: beside the first rank of its own.
+    """
+
+    dp: int
+    kind: str = ""
+    pod: str = ""
+    ray_node: str = ""
+    actor_id: str = ""
+    pid: int = 0
+    state: str = "PENDING"
+
+
+@dataclass(frozen=True, kw_only=True)
 class PlacementGroupReport:
     """A placement group as Ray's table has it."""
 
@@ -386,6 +409,7 @@ class EngineReport:
     failed_rank: int = -1
     log_tail: tuple[str, ...] = ()
     ranks: tuple[RankReport, ...] = ()
+    engine_cores: tuple[EngineCoreReport, ...] = ()
     placement_groups: tuple[PlacementGroupReport, ...] = ()
     timings: TimingsReport = field(default_factory=TimingsReport)
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -13,7 +13,7 @@ from typing import Any
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.gate import FLIGHT_PATH
 from vllm_bootstrap.supervisor import Answered, FlightSeen, Inbox, WarmedUp
-from vllm_bootstrap.vllm_adapter.facts import HEALTH_PATH
+from vllm_bootstrap.vllm_adapter.facts import DATA_RANK_HEADER, HEALTH_PATH
 
 LOG = logging.getLogger(__name__)
 
@@ -46,8 +46,22 @@ class Pulse:
         return self.misses < MISSES and now - self.at < STALE_SECONDS
 
 
-def request(port: int, method: str, path: str, *, body: Any = None, key: str = "", seconds: float) -> tuple[int, str]:
+def request(
+    port: int,
+    method: str,
+    path: str,
+    *,
+    body: Any = None,
+    key: str = "",
+    data_rank: int | None = None,
+    seconds: float,
+) -> tuple[int, str]:
     """Send one request to the engine and read the answer whole.
+
+    Parameters
+    ----------
+    data_rank
+        The data parallel rank that is to answer; ``None`` leaves it to vLLM.
 
     Raises
     ------
@@ -56,6 +70,8 @@ def request(port: int, method: str, path: str, *, body: Any = None, key: str = "
     """
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=seconds)
     headers = {"Authorization": f"Bearer {key}"} if key else {}
+    if data_rank is not None:
+        headers[DATA_RANK_HEADER] = str(data_rank)
     if body is not None:
         headers["Content-Type"] = "application/json"
     try:
@@ -77,13 +93,18 @@ class HttpEngine:
         That the engine's API asks for; empty where it asks for none.
     gate_token
         With it the gate before the engine tells how many requests are in flight.
+    data
+        Number of data parallel ranks; each of several has to give a token.
     """
 
-    def __init__(self, *, port: int, model: str, key: str, gate_token: str, inbox: Inbox, clock: Clock) -> None:
+    def __init__(
+        self, *, port: int, model: str, key: str, gate_token: str, data: int = 1, inbox: Inbox, clock: Clock
+    ) -> None:
         self._port = port
         self._model = model
         self._key = key
         self._gate_token = gate_token
+        self._data_ranks: tuple[int | None, ...] = tuple(range(data)) if data > 1 else (None,)
         self._inbox = inbox
         self._clock = clock
         self._closed = threading.Event()
@@ -103,7 +124,7 @@ class HttpEngine:
         self._closed.set()
 
     def warm_up(self, seconds: float) -> None:
-        """Send one request that makes the engine generate a token."""
+        """Send one request that makes the engine generate a token, to each data parallel rank."""
         threading.Thread(target=self._warm_up, args=(seconds,), name="warm-up", daemon=True).start()
 
     def drain(self) -> None:
@@ -148,14 +169,20 @@ class HttpEngine:
             return False
 
     def _warm_up(self, seconds: float) -> None:
-        def send(path: str, body: dict[str, Any]) -> tuple[int, str]:
-            return request(self._port, "POST", path, body=body, key=self._key, seconds=max(1.0, seconds))
-
-        fault = first_token(self._model, send)
+        deadline = self._clock.monotonic() + seconds
+        fault = next((told for rank in self._data_ranks if (told := self._first_token(rank, deadline))), "")
         if not fault and self._flight("GET") is None:
             # Without it the API would ask nobody for a key, and requests would be cut off when the engine is removed.
             fault = f"GET {FLIGHT_PATH}: the operator's gate is not before this vLLM, or does not answer"
         self._inbox.put(WarmedUp(fault))
+
+    def _first_token(self, data_rank: int | None, deadline: float) -> str:
+        def send(path: str, body: dict[str, Any]) -> tuple[int, str]:
+            left = max(1.0, deadline - self._clock.monotonic())
+            return request(self._port, "POST", path, body=body, key=self._key, data_rank=data_rank, seconds=left)
+
+        fault = first_token(self._model, send)
+        return f"data parallel rank {data_rank}: {fault}" if fault and data_rank is not None else fault
 
 
 def first_token(model: str, send: Callable[[str, dict[str, Any]], tuple[int, str]]) -> str:

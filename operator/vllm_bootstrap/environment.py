@@ -46,7 +46,11 @@ INSTANCE_VARIABLE = "ENGINE_INSTANCE_ID"
 VLLM_KEY_VARIABLE = "VLLM_API_KEY"
 """vLLM's own key, which it asks for under some paths only."""
 
+EXTRA_VARIABLE = "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY"
+"""Names of variables that vLLM gives to its engine core actors beside those of its own prefixes."""
+
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SECRET_NAME = re.compile(r"(?:TOKEN|KEY|SECRET|PASSWORD|PASSPHRASE|CREDENTIALS?)$", re.IGNORECASE)
 
 
 def base_environment(own: Mapping[str, str], raylet: Mapping[str, str]) -> dict[str, str]:
@@ -148,6 +152,33 @@ def launcher_environment(
     merged = {**base, **variables, **ours}
     merged["PYTHONPATH"] = ":".join(filter(None, (package, variables.get("PYTHONPATH", base.get("PYTHONPATH", "")))))
     return merged
+
+
+def secret_names(plan: EnginePlan, variables: Mapping[str, str], environment: Mapping[str, str]) -> list[str]:
+    """Name the variables whose values may be secret: those that came as files, and those that are called so.
+
+    Ray shows the environment of an actor to everybody who may read its tables.
+
+    Parameters
+    ----------
+    variables
+        Of the plan, files included.
+    environment
+        Of the launcher, the pod's own variables included.
+    """
+    from_files = variables.keys() - (plan.environment.keys() - set(plan.environment_files))
+    return sorted(from_files | {name for name in environment if SECRET_NAME.search(name)})
+
+
+def data_parallel_environment(plan: EnginePlan, environment: Mapping[str, str]) -> dict[str, str]:
+    """Give what makes vLLM pass the plan's plain variables on to its engine core actors.
+
+    The mark of the engine goes with them, so that a sweep finds these, too.
+    """
+    asked = environment.get(EXTRA_VARIABLE, "").split(",")
+    names = {name.strip() for name in asked} | plan.environment.keys() | {INSTANCE_VARIABLE}
+    # The launcher's own: it names folders of this pod.
+    return {EXTRA_VARIABLE: ",".join(sorted(names - {"", "PYTHONPATH", EXTRA_VARIABLE}))}
 
 
 def parse_environ(data: bytes) -> dict[str, str]:

@@ -8,8 +8,9 @@ from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from vllm_bootstrap.contract import EnginePlan
+from vllm_bootstrap.launch import Placed
 from vllm_bootstrap.placement import CREATED, PENDING, Group, RankPlace, RayNode, order_ranks, place_in_order
-from vllm_bootstrap.seating import Seats, seat_engines
+from vllm_bootstrap.seating import Seats, number_on_nodes, seat_engines
 
 CONTROL_BUNDLE: Mapping[str, float] = {"CPU": 1.0}
 """Of vLLM's engine core actor; it asks for one CPU to be placed."""
@@ -119,6 +120,18 @@ def place_ranks(
     if places[0].node != lead:
         raise ValueError(f"the first rank is not on the lead node {lead}")
     return tuple(places)
+
+
+def describe_placed(groups: Sequence[Group], ranks: Sequence[RankPlace]) -> Placed:
+    """Give what the launcher must know of where the ranks are."""
+    heads = [place.node for place in ranks if place.rank % (len(ranks) // len(groups)) == 0]
+    return Placed(
+        groups=tuple(group.id for group in groups),
+        # One list for all data parallel ranks; where there are several, their bundles are in the order of the ranks.
+        bundles=tuple(place.bundle for place in ranks if place.dp == 0),
+        local_ranks=number_on_nodes(heads),
+        beside=heads.count(heads[0]),
+    )
 
 
 def describe_shortage(requests: Sequence[GroupRequest], nodes: Sequence[RayNode], free: Mapping[str, float]) -> str:

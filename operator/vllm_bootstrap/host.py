@@ -24,10 +24,12 @@ from vllm_bootstrap.control import View
 from vllm_bootstrap.engine_http import HttpEngine
 from vllm_bootstrap.environment import (
     INSTANCE_VARIABLE,
+    data_parallel_environment,
     launcher_environment,
     plan_environment,
     read_api_key,
     refuse_second_key,
+    secret_names,
 )
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launcher_process import GuardedLauncher
@@ -87,6 +89,7 @@ class EngineHost:
         self._work = Path(tempfile.mkdtemp(prefix=f"{plan.instance_id}-"))
         self._inbox = Inbox()
         self._gate_token = secrets.token_hex(32)
+        self._secrets: list[str] = []
         self._launcher: GuardedLauncher | None = None
         self._http: HttpEngine | None = None
         self._supervisor: Supervisor | None = None
@@ -150,7 +153,11 @@ class EngineHost:
             return
         writer = ReportWriter(choose_sink(plan.report, os.environ), self._clock)
         launcher = self._launcher
-        launcher.assign(replace(order, gate_token=self._gate_token))
+        launcher.assign(
+            replace(
+                order, gate_token=self._gate_token, address=self._surroundings.host_ip, secrets=tuple(self._secrets)
+            )
+        )
         self._supervisor = Supervisor(
             plan,
             report,
@@ -178,6 +185,7 @@ class EngineHost:
                 model=plan.served_name,
                 key=read_api_key(plan.api_key_file) or find_api_key(plan.arguments, environment),
                 gate_token=self._gate_token,
+                data=plan.data,
                 inbox=self._inbox,
                 clock=self._clock,
             )
@@ -216,6 +224,9 @@ class EngineHost:
             package=str(PACKAGE),
         )
         refuse_second_key(self.plan, environment)
+        if self.plan.data > 1:
+            self._secrets = secret_names(self.plan, variables, environment)
+            environment |= data_parallel_environment(self.plan, environment)
         return environment
 
 

@@ -30,6 +30,7 @@ from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.groups import (
     GroupRequest,
+    describe_placed,
     describe_shortage,
     group_requests,
     is_of_engine,
@@ -45,7 +46,7 @@ from vllm_bootstrap.placement import (
     missing_nodes,
 )
 from vllm_bootstrap.preflight import BundleFacts, judge, look
-from vllm_bootstrap.rank_map import describe_ranks
+from vllm_bootstrap.rank_map import describe_cores, describe_ranks
 from vllm_bootstrap.ray_cluster import NamedActor
 from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report, first_report
 from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor
@@ -76,13 +77,14 @@ class Attempt:
         self._writer = writer
         self._clock = clock
         self._silent = False
+        self._gcs = ""
         self.report = first_report(plan, clock)
 
     def run(self) -> None:
         """Bring the engine to its supervisor."""
         plan = self._plan
-        gcs = ray_cluster.connect()
-        LOG.info("Ray at %s", gcs)
+        self._gcs = ray_cluster.connect()
+        LOG.info("Ray at %s", self._gcs)
         if self._is_running():
             LOG.info("the supervisor %s runs this plan already: nothing to do", plan.supervisor)
             return
@@ -118,7 +120,13 @@ class Attempt:
         for warning in warnings:
             LOG.warning(warning)
         self._confirm(nodes)
-        self._change(ranks=describe_ranks(plan, ranks, found), versions=_versions(found), warnings=warnings)
+        described = describe_ranks(plan, ranks, found)
+        self._change(
+            ranks=described,
+            engine_cores=describe_cores(plan, described),
+            versions=_versions(found),
+            warnings=warnings,
+        )
         self._hand_over(supervisor, groups, ranks)
 
     def _is_running(self) -> bool:
@@ -138,9 +146,14 @@ class Attempt:
         prefixes = (plan.supervisor, actor_prefix(instance_prefix(plan)))
         self._end_supervisor()
 
+        groups = [group.id for group in self._groups()]
+
         def left_over() -> list[NamedActor]:
-            actors = ray_cluster.engine_actors(prefixes)
-            return [actor for actor in actors if actor.name == plan.supervisor or actor.name.startswith(prefixes[1])]
+            found = ray_cluster.engine_actors(prefixes)
+            actors = [actor for actor in found if actor.name == plan.supervisor or actor.name.startswith(prefixes[1])]
+            if actors or len(groups) < 2:
+                return actors
+            return ray_cluster.engine_cores(groups, self._gcs)
 
         for actor in left_over():
             if actor.name == plan.supervisor:
@@ -237,10 +250,8 @@ class Attempt:
         wanted = {request.name: request for request in requests}
         adopted: dict[str, Group] = {}
         removed: list[str] = []
-        for name in sorted({name for name in ray_cluster.group_names() if is_of_engine(self._plan, name)}):
-            group = ray_cluster.find_group(name)
-            if group is None:
-                continue
+        for group in self._groups():
+            name = group.name
             fault = unfit(wanted[name], group, nodes) if name in wanted else "it is asked for no more"
             if fault:
                 LOG.info("remove placement group %s: %s", name, fault)
@@ -251,6 +262,11 @@ class Attempt:
                 adopted[name] = group
         self._await_removal(removed)
         return adopted
+
+    def _groups(self) -> list[Group]:
+        """Give the placement groups of this engine that are there, whatever its sizes were when they were made."""
+        names = sorted({name for name in ray_cluster.group_names() if is_of_engine(self._plan, name)})
+        return [group for name in names if (group := ray_cluster.find_group(name))]
 
     def _await_removal(self, names: Sequence[str]) -> None:
         def left() -> list[str]:
@@ -272,7 +288,13 @@ class Attempt:
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     handles[place.dp], placement_group_bundle_index=place.bundle
                 )
-            ).remote(place.bundle, self._plan.model, whole=first[place.node] == place.rank, dp=place.dp)
+            ).remote(
+                place.bundle,
+                self._plan.model,
+                whole=first[place.node] == place.rank,
+                dp=place.dp,
+                data_parallel=self._plan.data > 1,
+            )
             for place in ranks
         ]
         ended, waiting = ray.wait(references, num_returns=len(references), timeout=PREFLIGHT_SECONDS)
@@ -322,9 +344,7 @@ class Attempt:
             LOG.warning("the last report is not written yet; the supervisor's follow")
         assignment = Assignment(
             report=contract.dumps(self.report),
-            placement_groups=tuple(group.id for group in groups),
-            # vLLM takes one list for all data parallel ranks.
-            bundles=tuple(place.bundle for place in ranks if place.dp == 0),
+            placed=describe_placed(groups, ranks),
         )
         try:
             accepted = ray.get(supervisor.start.remote(assignment), timeout=SUPERVISOR_SECONDS)

@@ -36,6 +36,26 @@ class Stage(enum.StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Placed:
+    """Where an engine was placed in Ray.
+
+    Attributes
+    ----------
+    groups
+        Id of the placement group of each data parallel rank.
+    bundles
+        Bundle of each rank of one data parallel rank.
+    local_ranks, beside
+        As in :class:`LaunchOrder`; of data parallel engines only.
+    """
+
+    groups: tuple[str, ...] = ()
+    bundles: tuple[int, ...] = ()
+    local_ranks: tuple[int, ...] = ()
+    beside: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class LaunchOrder:
     """What the launcher is to start: the plan's part that concerns vLLM, and the placement group made for it.
 
@@ -49,6 +69,16 @@ class LaunchOrder:
         Holds the key that the API asks for; empty where it asks for none of ours.
     gate_token
         Of this attempt: with it the supervisor asks how many requests are in flight.
+    data, expert
+        Data parallel size, and expert parallel.
+    local_ranks
+        Number of each data parallel rank among those that begin on its node.
+    beside
+        How many of them begin on the launcher's node; they are the first ones.
+    address
+        Of the launcher's pod, where the data parallel ranks find it.
+    secrets
+        Names of variables whose values must not stand in Ray's tables.
     """
 
     executor: str
@@ -63,6 +93,12 @@ class LaunchOrder:
     arguments: tuple[str, ...]
     api_key_file: str = ""
     gate_token: str = ""
+    data: int = 1
+    expert: bool = False
+    local_ranks: tuple[int, ...] = ()
+    beside: int = 0
+    address: str = ""
+    secrets: tuple[str, ...] = ()
 
     def write(self, path: Path) -> None:
         """Write it where the launcher waits for it, in one step."""
@@ -90,10 +126,9 @@ class LaunchEvents:
     message: str = ""
 
 
-def make_order(
-    plan: EnginePlan, *, placement_groups: tuple[str, ...] = (), bundles: tuple[int, ...] = ()
-) -> LaunchOrder:
-    """Write the order for a plan whose bundles have been placed, where there are any."""
+def make_order(plan: EnginePlan, placed: Placed | None = None) -> LaunchOrder:
+    """Write the order for a plan, and for where it was placed, when it is for Ray."""
+    placed = placed or Placed()
     return LaunchOrder(
         executor=plan.executor,
         model=plan.model,
@@ -102,10 +137,14 @@ def make_order(
         pipeline=plan.pipeline,
         port=plan.http_port,
         instance_id=plan.instance_id,
-        placement_groups=placement_groups,
-        bundles=bundles,
+        placement_groups=placed.groups,
+        bundles=placed.bundles,
         arguments=plan.arguments,
         api_key_file=plan.api_key_file,
+        data=plan.data,
+        expert=plan.expert,
+        local_ranks=placed.local_ranks,
+        beside=placed.beside,
     )
 
 

@@ -72,7 +72,7 @@ class MachineFacts:
     checkpoint_bytes: int = 0
 
 
-def look(bundle: int, model: str, *, whole: bool, dp: int = 0) -> BundleFacts:
+def look(bundle: int, model: str, *, whole: bool, dp: int = 0, data_parallel: bool = False) -> BundleFacts:
     """Run as a Ray task inside the bundle: gather the facts; ``whole`` with those of the machine."""
     import ray  # noqa: PLC0415 - the rest of the module is for processes without Ray, too
 
@@ -87,17 +87,23 @@ def look(bundle: int, model: str, *, whole: bool, dp: int = 0) -> BundleFacts:
         pod=os.environ.get(contract.POD_NAME_VARIABLE, ""),
         node=os.environ.get(contract.NODE_NAME_VARIABLE, ""),
         host_ip=os.environ.get("VLLM_HOST_IP", ""),
-        machine=look_around(model) if whole else None,
+        machine=look_around(model, data_parallel=data_parallel) if whole else None,
     )
 
 
-def look_around(model: str) -> MachineFacts:
-    """Gather what concerns the whole pod, and delete what dead engines left in its shared memory."""
+def look_around(model: str, *, data_parallel: bool = False) -> MachineFacts:
+    """Gather what concerns the whole pod, and delete what dead engines left in its shared memory.
+
+    Parameters
+    ----------
+    data_parallel
+        More of vLLM is needed.
+    """
     package = facts.package_folder()
     return MachineFacts(
         gpu_uuids=_gpu_uuids(),
         versions=_versions(package),
-        missing_uses=tuple(facts.missing_uses(package)) if package else (),
+        missing_uses=tuple(facts.missing_uses(package, data_parallel=data_parallel)) if package else (),
         model_found=not is_local(model) or Path(model).exists(),
         model_config=_model_config(model),
         checkpoint_bytes=checkpoint_bytes(Path(model)) if is_local(model) else 0,
@@ -139,11 +145,24 @@ def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
         if fault:
             raise EngineFailure(FailureReason.INVALID_PARALLELISM, fault)
     versions = sorted({machine.versions.get("vllm", "") for _, machine in machines})
+    if plan.data > 1:
+        _refuse_untested(versions)
     sizes = {size_warning(plan.model, machine.checkpoint_bytes, plan.checkpoint_bytes) for _, machine in machines}
     return [
         *sorted(sizes - {""}),
         *_untested(versions),
     ]
+
+
+def _refuse_untested(versions: Sequence[str]) -> None:
+    """Refuse data parallel with a vLLM that it was not tested with: a class inside vLLM is replaced for it."""
+    for version in versions:
+        if not facts.is_tested(version):
+            raise EngineFailure(
+                FailureReason.RUNTIME_INCOMPATIBLE,
+                f"parallelism.data needs a vLLM that was tested with it ({', '.join(facts.TESTED_VERSIONS)}), this is "
+                f"{version}: use an image with one of these, or replicas instead of parallelism.data",
+            )
 
 
 def _untested(versions: Sequence[str]) -> list[str]:

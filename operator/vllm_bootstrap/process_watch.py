@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from vllm_bootstrap.supervisor import DEAD, Inbox, RankSight, RanksSeen
@@ -62,7 +62,7 @@ class ProcessRankWatch:
         """Look no more."""
         self._closed.set()
 
-    def look(self) -> Mapping[int, RankSight]:
+    def look(self) -> RanksSeen:
         """Look now; a rank that was seen before and is gone is dead."""
         with self._lock:
             found = self._processes()
@@ -71,10 +71,10 @@ class ProcessRankWatch:
                 # With all the others gone too the engine has ended, and none of them was the first.
                 self._known[rank] = sight if sight.state == DEAD else _dead(sight, own=bool(found))
             self._known |= found
-            return dict(self._known)
+            return RanksSeen(dict(self._known))
 
     def _run(self) -> None:
-        last: Mapping[int, RankSight] = {}
+        last = RanksSeen({})
         while not self._closed.wait(LOOK_SECONDS):
             try:
                 found = self.look()
@@ -83,7 +83,7 @@ class ProcessRankWatch:
                 continue
             if found != last:
                 last = found
-                self._inbox.put(RanksSeen(found))
+                self._inbox.put(found)
 
     def _processes(self) -> dict[int, RankSight]:
         group = self._group()

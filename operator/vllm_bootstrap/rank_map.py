@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from vllm_bootstrap.contract import EnginePlan, RankReport
+from vllm_bootstrap.contract import EngineCoreReport, EnginePlan, RankReport
 from vllm_bootstrap.placement import RankPlace
 from vllm_bootstrap.preflight import BundleFacts
 from vllm_bootstrap.vllm_adapter.facts import actor_name
@@ -47,3 +47,11 @@ def describe_ranks(
             )
         )
     return tuple(reports)
+
+
+def describe_cores(plan: EnginePlan, ranks: Sequence[RankReport]) -> tuple[EngineCoreReport, ...]:
+    """Say where the engine core of each data parallel rank will be, where it is an actor."""
+    if plan.data == 1:
+        return ()
+    heads = (rank for rank in ranks if rank.rank % plan.world_size == 0)
+    return tuple(EngineCoreReport(dp=rank.dp, pod=rank.pod, ray_node=rank.ray_node) for rank in heads)

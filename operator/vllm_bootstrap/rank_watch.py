@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import ray.util
 
-from vllm_bootstrap.actor_table import sight
+from vllm_bootstrap.actor_table import STATE_API_SECONDS, rows, sight
 from vllm_bootstrap.clock import Clock, poll
-from vllm_bootstrap.supervisor import Inbox, RankSight, RanksSeen
-from vllm_bootstrap.vllm_adapter.facts import RANK_CLASS
+from vllm_bootstrap.supervisor import Inbox, RanksSeen
+from vllm_bootstrap.vllm_adapter.facts import CORE_CLASSES, RANK_CLASS
 
 LOG = logging.getLogger(__name__)
 
 LOOK_SECONDS = 1.0
 ALIVE_SECONDS = 0.25
-STATE_API_SECONDS = 10
-STATE_API_LIMIT = 10_000
+QUICK_LOOKS = 20
 
 
 class RayRankWatch:
@@ -34,19 +33,23 @@ class RayRankWatch:
     ----------
     names
         Actor name → rank.
+    groups
+        Id of the placement group of each data parallel rank.  With several, vLLM's engine cores are actors, too; they
+        have no names, and are known by their group.
     address
         Of the GCS.  Without it Ray looks for clusters on this machine, and may find another's.
     inbox
         Gets ``RanksSeen``.
     """
 
-    def __init__(self, names: Mapping[str, int], address: str, inbox: Inbox) -> None:
+    def __init__(self, names: Mapping[str, int], groups: Sequence[str], address: str, inbox: Inbox) -> None:
         self._names = dict(names)
+        self._data_ranks = {group: rank for rank, group in enumerate(groups)} if len(groups) > 1 else {}
         self._address = address
         self._inbox = inbox
         self._closed = threading.Event()
         self._armed = threading.Event()
-        self._last: dict[int, RankSight] = {}
+        self._last = RanksSeen({})
         self._old: set[str] = set()
         self._trouble = ""
 
@@ -64,37 +67,40 @@ class RayRankWatch:
         self._closed.set()
         self._armed.set()
 
-    def look(self) -> dict[int, RankSight]:
+    def look(self) -> RanksSeen:
         """Read Ray's table now."""
-        return {self._names[row.name]: sight(row) for row in self._rows() if row.actor_id not in self._old}
+        ranks = [row for row in self._ranks() if row.actor_id not in self._old]
+        cores = [row for row in self._cores() if row.actor_id not in self._old]
+        return RanksSeen(
+            {self._names[row.name]: sight(row) for row in ranks},
+            {self._data_ranks[row.placement_group_id]: sight(row) for row in cores},
+        )
 
     def _note_old_actors(self) -> bool | None:
         try:
-            self._old = {row.actor_id for row in self._rows()}
+            self._old = {row.actor_id for row in (*self._ranks(), *self._cores())}
         except Exception as error:  # as below
             self._complain(error)
             return None
         return True
 
-    def _rows(self) -> list[Any]:
-        # A quarter of a second of imports, in the supervisor's thread of its own and never in the bootstrap job.
-        from ray.util.state import list_actors  # noqa: PLC0415
+    def _ranks(self) -> list[Any]:
+        return [row for row in rows(RANK_CLASS, self._address) if row.name in self._names]
 
-        rows = list_actors(
-            address=self._address,
-            filters=[("class_name", "=", RANK_CLASS)],
-            detail=True,
-            limit=STATE_API_LIMIT,
-            timeout=STATE_API_SECONDS,
-            raise_on_missing_output=False,
-        )
-        return [row for row in rows if row.name in self._names]
+    def _cores(self) -> list[Any]:
+        if not self._data_ranks:
+            return []
+        found = [row for kind in CORE_CLASSES for row in rows(kind, self._address)]
+        return [row for row in found if row.placement_group_id in self._data_ranks]
 
     def _run(self) -> None:
         while not self._armed.wait(LOOK_SECONDS):
             self._look_and_tell()
+        quick = 0
         while not self._closed.is_set():
-            if self._all_alive():
+            # With an engine core its ranks end, which have names; the table of those without is read now and then.
+            quick = (quick + 1) % QUICK_LOOKS if self._data_ranks else 1
+            if quick and self._all_alive():
                 self._closed.wait(ALIVE_SECONDS)
             else:
                 self._look_and_tell()
@@ -116,7 +122,7 @@ class RayRankWatch:
             return
         if found != self._last:
             self._last = found
-            self._inbox.put(RanksSeen(found))
+            self._inbox.put(found)
 
     def _complain(self, error: Exception) -> None:
         if str(error) != self._trouble:

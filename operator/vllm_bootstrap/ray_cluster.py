@@ -13,8 +13,11 @@ import ray.util
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 
 from vllm_bootstrap import contract
+from vllm_bootstrap.actor_table import rows
 from vllm_bootstrap.groups import GroupRequest
 from vllm_bootstrap.placement import REMOVED, Group, RayNode
+from vllm_bootstrap.supervisor import DEAD
+from vllm_bootstrap.vllm_adapter.facts import CORE_CLASSES
 
 LOG = logging.getLogger(__name__)
 
@@ -58,6 +61,25 @@ def engine_actors(prefixes: Iterable[str]) -> list[NamedActor]:
     wanted = tuple(prefixes)
     found = ray.util.list_named_actors(all_namespaces=True)
     return [NamedActor(entry["name"], entry["namespace"]) for entry in found if entry["name"].startswith(wanted)]
+
+
+def engine_cores(groups: Iterable[str], address: str) -> list[NamedActor]:
+    """List vLLM's engine core actors in these placement groups that are not dead; they have no names of their own.
+
+    Parameters
+    ----------
+    groups
+        Ids.
+    address
+        Of the GCS.
+    """
+    wanted = frozenset(groups)
+    return [
+        NamedActor(f"{kind} {row.actor_id}", "")
+        for kind in CORE_CLASSES
+        for row in rows(kind, address)
+        if row.state != DEAD and row.placement_group_id in wanted
+    ]
 
 
 def kill_actor(actor: NamedActor) -> None:

@@ -54,15 +54,15 @@ def seat_engines(gpus: Mapping[str, int], *, lead: str, data: int, tensor: int, 
     return tuple(_order(share, _head(share, lead), tensor, pipeline) for share in ordered)
 
 
-def local_ranks(seats: Seats) -> tuple[int, ...]:
-    """Give each data parallel rank its number among those that begin on the same node, from 0."""
-    heads = [ranks[0] for ranks in seats]
+def number_on_nodes(heads: Sequence[str]) -> tuple[int, ...]:
+    """Give each data parallel rank its number among those that begin on the same node, from 0.
+
+    Parameters
+    ----------
+    heads
+        Node of the first rank of each.
+    """
     return tuple(heads[:index].count(head) for index, head in enumerate(heads))
-
-
-def ranks_beside(lead: str, seats: Seats) -> int:
-    """Count the data parallel ranks that begin on the lead; they are the first ones."""
-    return sum(1 for ranks in seats if ranks[0] == lead)
 
 
 def _pack(free: Counter[str], lead: str, data: int, world: int, tensor: int, *, strict: bool) -> list[Counter[str]]:

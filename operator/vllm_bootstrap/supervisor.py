@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason, Phase, RankReport
+from vllm_bootstrap.contract import EngineCoreReport, EnginePlan, EngineReport, FailureReason, Phase, RankReport
 from vllm_bootstrap.drain import Drain
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launch import LaunchEvents, Stage, read_events
@@ -80,6 +80,8 @@ class RankSight:
         It died by itself, and was not killed because the engine ended.
     unborn
         It never came to life.
+    kind
+        Class of the actor.
     """
 
     state: str
@@ -88,13 +90,25 @@ class RankSight:
     cause: str = ""
     own: bool = False
     unborn: bool = False
+    kind: str = ""
 
 
 @dataclass(frozen=True)
 class RanksSeen:
-    """Ray's table has changed: rank → actor."""
+    """Ray's table has changed: rank → actor, and data parallel rank → actor of its engine core, where it is one."""
 
     sights: Mapping[int, RankSight]
+    cores: Mapping[int, RankSight] = field(default_factory=dict)
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether one of them is dead."""
+        return bool(_dead(self.sights) or _dead(self.cores))
+
+    @property
+    def has_own_death(self) -> bool:
+        """Whether one of them died by itself."""
+        return bool(_own_deaths(self.sights) or _own_deaths(self.cores))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,7 +177,7 @@ class RankWatch(Protocol):
     def arm(self) -> None:
         """All ranks are in their work loop: wait for their deaths."""
 
-    def look(self) -> Mapping[int, RankSight]:
+    def look(self) -> RanksSeen:
         """Look now."""
 
     def close(self) -> None:
@@ -180,7 +194,7 @@ class Inbox:
 
     def put(self, event: Event) -> None:
         """Let the core know."""
-        if isinstance(event, LauncherExited) or (isinstance(event, RanksSeen) and _dead(event.sights)):
+        if isinstance(event, LauncherExited) or (isinstance(event, RanksSeen) and event.is_broken):
             self.broken.set()
         self.events.put(event)
 
@@ -326,34 +340,39 @@ class Supervisor:
             raise StopRequested(STOP_SECONDS)
         if isinstance(event, LauncherExited):
             self._exit = event
-            raise self._first_cause({})
+            raise self._first_cause(RanksSeen({}))
         if isinstance(event, RanksSeen):
-            self._see(event.sights)
-            if _dead(event.sights):
-                raise self._first_cause(event.sights)
+            self._see(event)
+            if event.is_broken:
+                raise self._first_cause(event)
 
     # Why it ended.
 
-    def _first_cause(self, sights: Mapping[int, RankSight]) -> EngineFailure:
+    def _first_cause(self, seen: RanksSeen) -> EngineFailure:
         """Find what died first: the launcher ends because a rank died, and ranks die because the launcher ended."""
         if self._report.phase is Phase.LOADING:
             self._wait_for_exit(LOADING_SETTLE_SECONDS)
-        elif not _own_deaths(sights):
+        elif not seen.has_own_death:
             self._wait_for_exit(SETTLE_SECONDS)
         told = read_events(self._paths.events)
         if told.reason is not None:
             return EngineFailure(told.reason, told.message)
         tail = read_tail(self._paths.log, SEARCH_LINES)
-        own = _own_deaths(sights) or _own_deaths(self._look())
-        if own:
-            return self._rank_died(own, tail)
-        seen = dead_rank(tail)
-        if seen is not None and seen < len(self._report.ranks):
+        now = seen if seen.has_own_death else self._look()
+        if ranks := _own_deaths(now.sights):
+            return self._rank_died(ranks, tail)
+        if cores := _own_deaths(now.cores):
+            return self._core_died(cores, tail)
+        return self._blame_the_rest(seen, told, tail)
+
+    def _blame_the_rest(self, seen: RanksSeen, told: LaunchEvents, tail: tuple[str, ...]) -> EngineFailure:
+        rank = dead_rank(tail) if self._plan.data == 1 else None  # several have the number that vLLM says
+        if rank is not None and rank < len(self._report.ranks):
             unknown = ", and Ray knows no cause: is its pod or node gone?" if self._plan.executor == "ray" else ""
             lost = RankSight(state=DEAD, cause=f"vLLM lost it{unknown}")
-            return self._rank_died({seen: lost}, tail)
+            return self._rank_died({rank: lost}, tail)
         if self._exit is None:
-            return self._engine_ended(_dead(sights), told, tail)
+            return self._engine_ended(_dead(seen.sights) or _dead(seen.cores), told, tail)
         return self._launcher_ended(self._exit, told, tail)
 
     def _wait_for_exit(self, seconds: float) -> None:
@@ -366,7 +385,7 @@ class Supervisor:
             if isinstance(event, LauncherExited):
                 self._exit = event
             elif isinstance(event, RanksSeen):
-                self._see(event.sights)
+                self._see(event)
 
     def _rank_died(self, dead: Mapping[int, RankSight], tail: tuple[str, ...]) -> EngineFailure:
         rank = min(dead)
@@ -379,6 +398,19 @@ class Supervisor:
         if self._report.phase is Phase.LOADING and (error := root_cause(tail)):
             message += f"; last error: {error}"
         return EngineFailure(FailureReason.RANK_DIED, message, rank)
+
+    def _core_died(self, dead: Mapping[int, RankSight], tail: tuple[str, ...]) -> EngineFailure:
+        """Blame the engine core of a data parallel rank; its ranks were ended by Ray because it owned them."""
+        data_rank = min(dead)
+        sight = dead[data_rank]
+        first = data_rank * self._plan.world_size
+        place = self._report.ranks[first]
+        where = f"the {sight.kind} of data parallel rank {data_rank} on pod {place.pod or place.ray_node}"
+        error = root_cause(tail)
+        if sight.unborn or (error and self._report.phase is Phase.LOADING):
+            told = error or sight.cause
+            return EngineFailure(FailureReason.LOAD_FAILED, f"{where} could not be started: {told}", first)
+        return EngineFailure(FailureReason.RANK_DIED, f"{where} died: {sight.cause or 'no cause is known'}", first)
 
     def _engine_ended(self, dead: Mapping[int, RankSight], told: LaunchEvents, tail: tuple[str, ...]) -> EngineFailure:
         """Blame vLLM's engine process: the ranks were ended by Ray because their owner is gone, and it owns them."""
@@ -454,21 +486,23 @@ class Supervisor:
         self._ranks.close()
 
     def _all_dead(self) -> bool:
-        return all(rank.state in (DEAD, "PENDING") for rank in self._report.ranks)
+        states = [rank.state for rank in self._report.ranks] + [core.state for core in self._report.engine_cores]
+        return all(state in (DEAD, "PENDING") for state in states)
 
     # The report.
 
-    def _look(self) -> Mapping[int, RankSight]:
+    def _look(self) -> RanksSeen:
         try:
             return self._ranks.look()
         except Exception as error:  # Ray's tables may be gone with its head; that is not this engine's failure
             LOG.warning("Ray's actor table could not be read: %s", error)
-            return {}
+            return RanksSeen({})
 
-    def _see(self, sights: Mapping[int, RankSight]) -> None:
-        ranks = tuple(_with_sight(rank, sights.get(rank.rank)) for rank in self._report.ranks)
-        if ranks != self._report.ranks:
-            self._change(ranks=ranks)
+    def _see(self, seen: RanksSeen) -> None:
+        ranks = tuple(_with_sight(rank, seen.sights.get(rank.rank)) for rank in self._report.ranks)
+        cores = tuple(_core_with_sight(core, seen.cores.get(core.dp)) for core in self._report.engine_cores)
+        if (ranks, cores) != (self._report.ranks, self._report.engine_cores):
+            self._change(ranks=ranks, engine_cores=cores)
 
     def _change(self, **changes: object) -> None:
         numbered = {"sequence": self._report.sequence + 1, "time": self._clock.timestamp()}
@@ -489,6 +523,18 @@ def _with_sight(rank: RankReport, sight: RankSight | None) -> RankReport:
     if sight is None:
         return rank
     return replace(rank, state=sight.state, actor_id=sight.actor_id or rank.actor_id, pid=sight.pid or rank.pid)
+
+
+def _core_with_sight(core: EngineCoreReport, sight: RankSight | None) -> EngineCoreReport:
+    if sight is None:
+        return core
+    return replace(
+        core,
+        kind=sight.kind or core.kind,
+        state=sight.state,
+        actor_id=sight.actor_id or core.actor_id,
+        pid=sight.pid or core.pid,
+    )
 
 
 def _describe_exit(code: int | None) -> str:

@@ -20,6 +20,7 @@ from vllm_bootstrap.contract import EnginePlan, EngineReport
 from vllm_bootstrap.control import ControlServer
 from vllm_bootstrap.environment import base_environment, parse_environ
 from vllm_bootstrap.host import EngineHost, Surroundings
+from vllm_bootstrap.launch import Placed
 from vllm_bootstrap.rank_watch import RayRankWatch
 from vllm_bootstrap.vllm_adapter.facts import actor_name
 
@@ -35,8 +36,7 @@ class Assignment:
     """What the bootstrap job hands over once everything is placed and looked at."""
 
     report: str
-    placement_groups: tuple[str, ...]
-    bundles: tuple[int, ...]
+    placed: Placed
 
 
 class SupervisorActor:
@@ -57,8 +57,12 @@ class SupervisorActor:
             ray_address=gcs,
         )
         names = rank_names(self._plan)
+        self._groups: tuple[str, ...] = ()
         self._host = EngineHost(
-            self._plan, surroundings, watch=lambda inbox, _: RayRankWatch(names, gcs, inbox), clock=self._clock
+            self._plan,
+            surroundings,
+            watch=lambda inbox, _: RayRankWatch(names, self._groups, gcs, inbox),
+            clock=self._clock,
         )
         self._server = self._listen(self._plan.supervisor_port)
         self._host.prepare()
@@ -100,7 +104,8 @@ class SupervisorActor:
         return server
 
     def _run(self, assignment: Assignment) -> None:
-        order = launch.make_order(self._plan, placement_groups=assignment.placement_groups, bundles=assignment.bundles)
+        self._groups = assignment.placed.groups
+        order = launch.make_order(self._plan, assignment.placed)
         self._host.run(contract.loads(EngineReport, assignment.report), order)
 
 

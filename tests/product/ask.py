@@ -16,10 +16,12 @@ def service_url(bed: Bed, namespace: str, name: str) -> str:
     return f"http://{body['spec']['clusterIP']}:{body['spec']['ports'][0]['port']}"
 
 
-def post(url: str, path: str, body: dict[str, Any], timeout: float = 120.0) -> dict[str, Any]:
+def post(
+    url: str, path: str, body: dict[str, Any], timeout: float = 120.0, headers: dict[str, str] | None = None
+) -> dict[str, Any]:
     """POST JSON and read JSON; an HTTP error is raised with the server's words."""
     request = urllib.request.Request(  # noqa: S310 - an address of the test bed
-        url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json"}
+        url + path, data=json.dumps(body).encode(), headers={"Content-Type": "application/json", **(headers or {})}
     )
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:  # noqa: S310

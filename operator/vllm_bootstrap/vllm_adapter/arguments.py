@@ -10,6 +10,9 @@ from vllm_bootstrap.contract import FailureReason
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launch import LISTEN_HOST, LaunchOrder
 
+DATA_BACKEND = "ray"
+"""Data parallel ranks are Ray actors; another executor beside it would take GPUs past Ray."""
+
 # By name, because importing huggingface_hub for three classes costs a second.
 NOT_ON_HUB = frozenset({"RepositoryNotFoundError", "RevisionNotFoundError", "GatedRepoError", "EntryNotFoundError"})
 
@@ -24,17 +27,38 @@ def own_arguments(order: LaunchOrder) -> list[str]:
         f"--distributed-executor-backend={order.executor}",
         f"--host={LISTEN_HOST}",
         f"--port={order.port}",
+        *(["--enable-expert-parallel"] if order.expert else []),
+        *(_data_arguments(order) if order.data > 1 else []),
+    ]
+
+
+def _data_arguments(order: LaunchOrder) -> list[str]:
+    return [
+        f"--data-parallel-size={order.data}",
+        f"--data-parallel-size-local={order.beside}",
+        f"--data-parallel-backend={DATA_BACKEND}",
+        f"--data-parallel-address={order.address}",
     ]
 
 
 def refuse_overrides(order: LaunchOrder, parsed: argparse.Namespace) -> None:
     """Refuse an argument that took the place of one of ours, however it was spelt."""
+    path_b = order.data > 1
     fixed: dict[str, tuple[Any, tuple[str, ...]]] = {
         "model": (order.model, ("--model",)),
         "served_model_name": ([order.served_name], ("--served-model-name",)),
         "tensor_parallel_size": (order.tensor, ("--tensor-parallel-size", "-tp")),
         "pipeline_parallel_size": (order.pipeline, ("--pipeline-parallel-size", "-pp")),
-        "data_parallel_size": (1, ("--data-parallel-size", "-dp")),
+        "data_parallel_size": (order.data, ("--data-parallel-size", "-dp")),
+        "data_parallel_size_local": (order.beside if path_b else None, ("--data-parallel-size-local", "-dpl")),
+        "data_parallel_backend": (DATA_BACKEND if path_b else "mp", ("--data-parallel-backend", "-dpb")),
+        "data_parallel_address": (order.address if path_b else None, ("--data-parallel-address", "-dpa")),
+        "data_parallel_rank": (None, ("--data-parallel-rank", "-dpn")),
+        "data_parallel_start_rank": (None, ("--data-parallel-start-rank", "-dpr")),
+        "data_parallel_hybrid_lb": (False, ("--data-parallel-hybrid-lb", "-dph")),
+        "data_parallel_external_lb": (False, ("--data-parallel-external-lb", "-dpe")),
+        "data_parallel_multi_port_external_lb": (False, ("--data-parallel-multi-port-external-lb", "-dpm")),
+        "enable_elastic_ep": (False, ("--enable-elastic-ep",)),
         "prefill_context_parallel_size": (1, ("--prefill-context-parallel-size", "-pcp")),
         "nnodes": (1, ("--nnodes", "-n")),
         "distributed_executor_backend": (order.executor, ("--distributed-executor-backend",)),
@@ -46,6 +70,8 @@ def refuse_overrides(order: LaunchOrder, parsed: argparse.Namespace) -> None:
         "headless": (False, ("--headless",)),
         "grpc": (False, ("--grpc",)),
     }
+    if order.expert:
+        fixed["enable_expert_parallel"] = (True, ("--enable-expert-parallel", "--no-enable-expert-parallel", "-ep"))
     for destination, (value, options) in fixed.items():
         given = getattr(parsed, destination, value)
         if given != value:

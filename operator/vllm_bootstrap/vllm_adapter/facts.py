@@ -15,7 +15,13 @@ TESTED_VERSIONS = ("0.32",)
 
 RANK_CLASS = "RayWorkerProc"
 
+CORE_CLASSES = ("EngineCoreActor", "DPMoEEngineCoreActor")
+"""Of the actor of a data parallel rank: of a dense model, and of a mixture of experts."""
+
 HEALTH_PATH = "/health"
+
+DATA_RANK_HEADER = "X-data-parallel-rank"
+"""Of a request that one data parallel rank is to answer."""
 
 RANK_TITLE = re.compile(r"[^:]*::Worker((?:_[A-Z]+\d+)*)$")
 ENGINE_TITLE = re.compile(r"[^:]*::EngineCore$")
@@ -58,6 +64,21 @@ USES = (
     Use("v1/executor/ray_executor_v2.py", RANK_CLASS),
     Use("v1/executor/ray_utils.py", "build_actor_name", ("instance_id", "rank", "tp_size", "pp_size")),
 )
+
+
+DATA_PARALLEL_USES = (
+    Use("ray/ray_env.py", "get_env_vars_to_copy", ("exclude_vars", "destination")),
+    Use("v1/engine/core.py", "DPMoEEngineCoreActor.__init__", ("vllm_config", "executor_class", "dp_rank")),
+    Use("v1/engine/core.py", "EngineCoreActor.__init__", ("vllm_config", "executor_class", "dp_rank")),
+    Use(
+        "v1/engine/utils.py",
+        "CoreEngineActorManager.__init__",
+        ("vllm_config", "addresses", "executor_class", "log_stats", "placement_groups", "local_dp_ranks"),
+    ),
+    Use("v1/engine/utils.py", "launch_core_engines", ("vllm_config", "executor_class", "log_stats", "addresses")),
+    Use("v1/executor/ray_executor_v2.py", "RayExecutorV2._init_executor", ("self",)),
+)
+"""Used beside the others when vLLM's engine cores are Ray actors: by ``data_parallel``."""
 
 
 def actor_prefix(instance_id: str) -> str:
@@ -129,10 +150,11 @@ def installed_version(package: Path) -> str:
     return found.group(1) if found else ""
 
 
-def missing_uses(package: Path) -> list[str]:
+def missing_uses(package: Path, *, data_parallel: bool = False) -> list[str]:
     """List what ``serve`` needs and this vLLM has not; sources are parsed, not imported (that would take seconds)."""
     trees: dict[str, ast.Module | None] = {}
-    return [fault for use in USES if (fault := _missing(package, use, trees))]
+    uses = USES + (DATA_PARALLEL_USES if data_parallel else ())
+    return [fault for use in uses if (fault := _missing(package, use, trees))]
 
 
 def is_tested(version: str) -> bool:

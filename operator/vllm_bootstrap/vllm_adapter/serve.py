@@ -105,8 +105,13 @@ def configure(order: LaunchOrder, arguments: argparse.Namespace) -> tuple[Any, A
         config = engine_arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     except (*REFUSALS, OSError) as error:
         raise EngineFailure(classify(error), f"vLLM refuses the configuration: {plain(error)}") from error
-    if len(order.placement_groups) == 1:
-        config.parallel_config.placement_group = _placement_group(order.placement_groups[0])
+    groups = [_placement_group(number) for number in order.placement_groups]
+    if order.data > 1:
+        from vllm_bootstrap.vllm_adapter import data_parallel  # noqa: PLC0415 - an image without Ray has none
+
+        data_parallel.prepare(order, groups)
+    elif groups:
+        config.parallel_config.placement_group = groups[0]
     config.parallel_config.ray_runtime_env = None
     config.instance_id = order.instance_id
     return config, engine_arguments

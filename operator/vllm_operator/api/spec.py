@@ -242,6 +242,22 @@ class Parallelism(ApiModel):
 
     tensor: int | None = Field(default=None, ge=1, le=1024, description="Tensor parallel size.")
     pipeline: int | None = Field(default=None, ge=1, le=1024, description="Pipeline parallel size.")
+    data: int = Field(
+        default=1,
+        ge=1,
+        le=1024,
+        description=(
+            "Data parallel size: so many copies of a dense model, or of all but the experts of a mixture of experts, "
+            "each of tensor x pipeline GPUs, behind one server; never chosen by the operator."
+        ),
+    )
+    expert: bool = Field(
+        default=False,
+        description=(
+            "Expert parallel: whole experts of a mixture of experts are divided among tensor x data ranks, instead of "
+            "a slice of each."
+        ),
+    )
 
 
 class Placement(ApiModel):
@@ -501,6 +517,13 @@ class RayHead(ApiModel):
 
 
 VLLM_KEY_VARIABLE = "VLLM_API_KEY"
+DATA_NEEDS_RAY = (
+    "mp and uni run one data parallel rank: distributedExecutorBackend must be ray or auto; or use replicas instead of "
+    "parallelism.data"
+)
+WHOLE_DATA_RANKS = (
+    "STRICT_PACK puts each data parallel rank in one pod: gpusPerPod must be a multiple of tensor x pipeline, or absent"
+)
 TWO_KEYS = f"apiKeySecret and {VLLM_KEY_VARIABLE} in env exclude each other: a request can bear one key only"
 
 
@@ -533,6 +556,18 @@ class VLLMDeploymentSpec(ApiModel):
                 "(has(self.parallelism.tensor) ? self.parallelism.tensor : 1) * "
                 "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1)",
                 "mp and uni run in one pod: gpusPerPod must be at least tensor x pipeline, or absent",
+            ),
+            rule(
+                "!has(self.distributedExecutorBackend) || !(self.distributedExecutorBackend in ['mp', 'uni'])"
+                " || !has(self.parallelism) || !has(self.parallelism.data) || self.parallelism.data == 1",
+                DATA_NEEDS_RAY,
+            ),
+            rule(
+                "!has(self.placement) || self.placement.strategy != 'STRICT_PACK' || !has(self.placement.gpusPerPod)"
+                " || !has(self.parallelism) || !has(self.parallelism.data) || self.parallelism.data == 1"
+                " || self.placement.gpusPerPod % ((has(self.parallelism.tensor) ? self.parallelism.tensor : 1) * "
+                "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1)) == 0",
+                WHOLE_DATA_RANKS,
             ),
             rule(
                 "!has(self.distributedExecutorBackend) || self.distributedExecutorBackend != 'uni'"
@@ -603,13 +638,23 @@ class VLLMDeploymentSpec(ApiModel):
         return (self.parallelism and self.parallelism.pipeline) or 1
 
     @property
+    def data(self) -> int:
+        """Data parallel size."""
+        return self.parallelism.data if self.parallelism else 1
+
+    @property
+    def expert(self) -> bool:
+        """Whether experts are divided among ranks as wholes."""
+        return bool(self.parallelism and self.parallelism.expert)
+
+    @property
     def wanted(self) -> int:
         """Engines that should be there."""
         return 0 if self.suspend else self.replicas
 
     @property
     def world_size(self) -> int:
-        """GPUs of one engine."""
+        """GPUs of one data parallel rank."""
         return self.tensor * self.pipeline
 
     @model_validator(mode="after")
@@ -630,6 +675,8 @@ class VLLMDeploymentSpec(ApiModel):
             raise ValueError(
                 f"STRICT_PACK puts all {self.world_size} ranks in one pod, gpusPerPod is {placement.gpus_per_pod}"
             )
+        if placement.strategy is Strategy.STRICT_PACK and self.data > 1 and not self._holds_whole_data_ranks():
+            raise ValueError(WHOLE_DATA_RANKS)
         if placement.strategy is Strategy.STRICT_SPREAD and (placement.gpus_per_pod or 1) != 1:
             raise ValueError("STRICT_SPREAD puts every rank on a node of its own: gpusPerPod must be 1 or absent")
         for argument in self.vllm_config.extra_args:
@@ -640,10 +687,15 @@ class VLLMDeploymentSpec(ApiModel):
                 )
         return self
 
+    def _holds_whole_data_ranks(self) -> bool:
+        return (self.placement.gpus_per_pod or self.world_size) % self.world_size == 0
+
     def _check_executor(self) -> None:
         placement, executor = self.placement, self.distributed_executor_backend
         if executor not in (Executor.MP, Executor.UNI):
             return
+        if self.data > 1:
+            raise ValueError(DATA_NEEDS_RAY)
         if placement.strategy not in (Strategy.PACK, Strategy.STRICT_PACK):
             raise ValueError("mp and uni run in one pod: placement.strategy must be PACK or STRICT_PACK")
         if (placement.gpus_per_pod or self.world_size) < self.world_size:

@@ -121,11 +121,11 @@ class Condition(ApiModel):
 class RankStatus(ApiModel):
     """One rank and its seat: bundle, pod, node and GPU."""
 
-    rank: Count = Field(description="Global rank: pp x tensor + tp.")
+    rank: Count = Field(description="Global rank: (dp x pipeline + pp) x tensor + tp.")
     tp: Count = Field(description="Tensor parallel rank.")
     pp: Count = Field(description="Pipeline parallel rank.")
     dp: Count = Field(default=0, description="Data parallel rank.")
-    bundle: Count = Field(description="Index of the bundle in the placement group.")
+    bundle: Count = Field(description="Index of the bundle in the placement group of its data parallel rank.")
     ray_node: ShortText = Field(default="", description="Ray node id.")
     pod: ShortText = ""
     node: ShortText = ""
@@ -134,7 +134,18 @@ class RankStatus(ApiModel):
     actor: ShortText = Field(default="", description="Name of the Ray actor.")
     state: ShortText = Field(default="", description="State of the actor as Ray has it.")
     driver: bool = Field(default=False, description="vLLM's is_driver_worker.")
-    output: bool = Field(default=False, description="This rank gives the engine's output.")
+    output: bool = Field(default=False, description="This rank gives the output of its data parallel rank.")
+
+
+class EngineCoreStatus(ApiModel):
+    """The actor that schedules the requests of one data parallel rank, where there are several of these."""
+
+    dp: Count = Field(description="Data parallel rank.")
+    kind: ShortText = Field(default="", description="Class of the actor: EngineCoreActor or DPMoEEngineCoreActor.")
+    pod: ShortText = ""
+    ray_node: ShortText = Field(default="", description="Ray node id.")
+    actor_id: ShortText = Field(default="", description="Ray's id of the actor; it has no name.")
+    state: ShortText = Field(default="", description="State of the actor as Ray has it.")
 
 
 class PlacementGroupStatus(ApiModel):
@@ -180,6 +191,11 @@ class EngineReplica(ApiModel):
         default_factory=list, json_schema_extra={"x-kubernetes-list-type": "atomic"}
     )
     timings: Timings = Field(default_factory=Timings)
+    engine_cores: Annotated[list[EngineCoreStatus], Field(max_length=1024)] = Field(
+        default_factory=list,
+        description="Of data parallel engines; with more than 64 ranks in all engines they stand in the reports only.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
     ranks: Annotated[list[RankStatus], Field(max_length=1024)] = Field(
         default_factory=list,
         description="The rank map; with more than 64 ranks in all engines it stands in the reports only.",
@@ -223,7 +239,9 @@ class PlanCandidate(ApiModel):
     accelerator: ShortText = ""
     tensor: Count
     pipeline: Count
-    data: Count = Field(default=1, description="Data parallel size; more than 1 is shown, not chosen, in this version.")
+    data: Count = Field(
+        default=1, description="Data parallel size; more than 1 is taken only when the spec asks for it."
+    )
     gpus: Count
     fits: bool
     reason: Message = ""
@@ -238,6 +256,11 @@ class PlanStatus(ApiModel):
     strategy: ShortText = ""
     tensor: Count = 0
     pipeline: Count = 0
+    data: Count = Field(default=1, description="Data parallel size.")
+    expert: bool = Field(default=False, description="Experts are divided among ranks as wholes.")
+    data_parallel_backend: ShortText = Field(
+        default="", description="Of several data parallel ranks: ray, their engine cores are Ray actors."
+    )
     accelerator: ShortText = Field(default="", description="Product of the GPUs, where a label tells it.")
     resource: ShortText = Field(default="", description="Name under which the pods ask for GPUs.")
     gpus: Count = Field(default=0, description="GPUs of one engine.")

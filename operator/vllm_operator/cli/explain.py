@@ -237,6 +237,7 @@ def _differences(plan: PlanStatus, found: Answer) -> list[Difference]:
         ("resource", plan.resource or best.resource, best.resource),
         ("tensor", str(plan.tensor), str(best.tensor)),
         ("pipeline", str(plan.pipeline), str(best.pipeline)),
+        ("data", str(plan.data), str(best.data)),
         ("GPUs of its pods", "+".join(map(str, sizes)), "+".join(map(str, sorted(best.sizes, reverse=True)))),
     ]
     return [Difference(what=what, planned=then, now=now) for what, then, now in pairs if then != now]
@@ -244,7 +245,9 @@ def _differences(plan: PlanStatus, found: Answer) -> list[Difference]:
 
 def _plan(told: Explanation, plan: PlanStatus, width: int) -> list[str]:
     gpus = f"{plan.gpus} GPU{'' if plan.gpus == 1 else 's'} an engine"
-    sizes = f"tensor {plan.tensor} x pipeline {plan.pipeline}, {plan.strategy or '?'}: {gpus}"
+    data = f"data {plan.data} x " if plan.data > 1 else ""
+    experts = ", expert parallel" if plan.expert else ""
+    sizes = f"{data}tensor {plan.tensor} x pipeline {plan.pipeline}{experts}, {plan.strategy or '?'}: {gpus}"
     product = plan.accelerator or "unknown: no label of the nodes tells it"
     accelerator = f"{product} ({plan.resource})" if plan.resource else product
     backend = plan.distributed_executor_backend or "?"

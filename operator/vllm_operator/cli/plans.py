@@ -159,6 +159,8 @@ def _quotas(
     shape = Shape(
         tensor=best.tensor,
         pipeline=best.pipeline,
+        data=best.data,
+        expert=document.spec.expert,
         strategy=document.spec.placement.strategy,
         groups=group_pods(best.sizes, best.seats),
         resource=best.resource,

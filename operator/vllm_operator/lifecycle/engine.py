@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 
 from vllm_bootstrap import contract
 from vllm_operator.api.status import (
+    EngineCoreStatus,
     EngineReplica,
     EngineState,
     Failure,
@@ -313,6 +314,9 @@ class _Draft:
                 for group in (report.placement_groups if report else ())
             ],
             timings=_timings(view, report),
+            engine_cores=[
+                EngineCoreStatus.model_validate(asdict(core)) for core in (report.engine_cores if report else ())
+            ],
             ranks=rank_map(report.ranks, view.pods) if report else [],
         )
 

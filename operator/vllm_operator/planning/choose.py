@@ -18,7 +18,7 @@ from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.facts import ModelFacts
 from vllm_operator.planning.hosts import HostNeeds, Hosts
 from vllm_operator.planning.inventory import GIB, GpuNode
-from vllm_operator.planning.proof import Proof, Seating, Verdict
+from vllm_operator.planning.proof import Proof, Seating, Verdict, of_pods
 from vllm_operator.planning.sizing import Load, RankNeed, Sizing
 from vllm_operator.planning.topology import DomainSeating, seating_of
 
@@ -51,6 +51,10 @@ class Wish:
 
     Attributes
     ----------
+    data, expert
+        Data parallel size and expert parallel; these are not chosen.
+    strategy
+        Holds for each data parallel rank by itself.
     gpus_per_pod
         GPUs of each pod.
     topology_key
@@ -65,6 +69,8 @@ class Wish:
 
     tensor: int | None = None
     pipeline: int | None = None
+    data: int = 1
+    expert: bool = False
     strategy: Strategy = Strategy.PACK
     gpus_per_pod: int | None = None
     topology_key: str = ""
@@ -100,7 +106,9 @@ class Candidate:
     warning
         What may go wrong although it can be placed.
     data
-        Data parallel size; more than 1 is shown, and not chosen: this version does not serve it.
+        Data parallel size.
+    is_hint
+        It is shown, and not chosen: only the user asks for data parallel.
     resource
         Name under which its pods ask for GPUs.
     utilization
@@ -121,6 +129,7 @@ class Candidate:
     preference: int = 0
     warning: str = ""
     data: int = 1
+    is_hint: bool = False
     resource: str = GPU_RESOURCE
     sharing: Sharing = Sharing.NONE
     utilization: float | None = None
@@ -129,11 +138,6 @@ class Candidate:
     def gpus(self) -> int:
         """GPUs of the engine."""
         return self.tensor * self.pipeline * self.data
-
-    @property
-    def served(self) -> bool:
-        """Whether this version can run it."""
-        return self.data == 1
 
     @property
     def is_torn(self) -> bool:
@@ -148,7 +152,7 @@ class Candidate:
     def rank(self) -> tuple[object, ...]:
         """Sort key: the best first."""
         return (
-            not self.served,
+            self.is_hint,
             self.verdict.place,
             self.preference,
             # Whole GPUs have the more telling reason for a no.
@@ -172,7 +176,7 @@ class Choice:
     @property
     def best(self) -> Candidate | None:
         """The one that is taken, whether it fits now or is waited for."""
-        return next((item for item in self.candidates if item.served and item.verdict is not Verdict.NEVER), None)
+        return next((item for item in self.candidates if not item.is_hint and item.verdict is not Verdict.NEVER), None)
 
     @property
     def verdict(self) -> Verdict:
@@ -332,7 +336,7 @@ def _last_resorts(
     reach = min(rules.MAX_TENSOR, fleet.seating.free if waits else fleet.seating.gpus)
     found = _sized(wish, facts, load, fleet, [size for size in smaller if size <= reach], longest=longest)
     if not any(item.verdict is Verdict.FITS for item in (*known, *found)):
-        wider = _accepted(facts, range(fleet.seating.largest + 1, reach + 1))
+        wider = _accepted(wish, facts, range(fleet.seating.largest + 1, reach + 1))
         found += _sized(wish, facts, load, fleet, wider, longest=longest)
     told = {(item.tensor, item.pipeline) for item in known}
     return [item for item in found if item.verdict is not Verdict.NEVER and (item.tensor, item.pipeline) not in told]
@@ -344,29 +348,30 @@ def _sized(
     """Give the candidate of each tensor size, with the smallest pipeline size that has room for the model."""
     candidates = []
     for tensor in tensors:
-        sizing = Sizing(facts, load, tensor)
+        sizing = Sizing(facts, load, tensor, wish.data)
         pipeline = wish.pipeline or _pipeline(sizing, load, fleet, longest)
         if pipeline:
             placed = _place(wish, fleet, tensor, pipeline)
-            candidates.append(_judge(placed, facts, sizing, load, fleet, explicit=wish.is_explicit))
+            candidates.append(_judge(placed, facts, sizing, load, fleet, wish=wish))
     return candidates
 
 
 def _data_parallel(wish: Wish, facts: ModelFacts, load: Load, fleet: _Fleet) -> list[Candidate]:
     """Give the smallest data parallel layout of a mixture of experts: attention is repeated, experts are divided."""
-    if not facts.experts or wish.pipeline not in (None, 1) or not fleet.memory or _is_part(fleet):
+    if not facts.experts or wish.data > 1 or wish.pipeline not in (None, 1) or not fleet.memory or _is_part(fleet):
         return []
     tensor = wish.tensor or 1
-    if rules.faults(facts, tensor=tensor, pipeline=1):
+    if rules.faults(facts, tensor=tensor, pipeline=1, expert=wish.expert):
         return []
     for data in range(2, MAX_DATA // tensor + 1):
-        if facts.experts.routed % (tensor * data):
+        asked = replace(wish, data=data)
+        divided = facts.experts.routed if wish.expert else facts.experts.intermediate
+        if divided % (tensor * data):
             continue
         sizing = Sizing(facts, load, tensor, data)
-        placed = replace(_place(wish, fleet, tensor, data), pipeline=1, data=data)
-        told = _judge(placed, facts, sizing, load, fleet, explicit=False)
+        told = _judge(_place(asked, fleet, tensor, 1), facts, sizing, load, fleet, wish=replace(asked, pipeline=None))
         if told.need and told.need.total(load.max_model_len) <= fleet.budget:
-            return [told.warned("data parallel is not served by this version")]
+            return [replace(told, is_hint=True).warned("taken only when parallelism.data asks for it")]
     return []
 
 
@@ -374,11 +379,14 @@ def _tensors(wish: Wish, facts: ModelFacts, fleet: _Fleet) -> list[int]:
     if wish.tensor:
         return [wish.tensor]
     largest = 1 if _is_part(fleet) else fleet.seating.largest
-    return _accepted(facts, range(1, largest + 1)) or [1]
+    return _accepted(wish, facts, range(1, largest + 1)) or [1]
 
 
-def _accepted(facts: ModelFacts, tensors: Iterable[int]) -> list[int]:
-    return [size for size in tensors if facts.heads % size == 0 and not rules.faults(facts, tensor=size, pipeline=1)]
+def _accepted(wish: Wish, facts: ModelFacts, tensors: Iterable[int]) -> list[int]:
+    sizes = [size for size in tensors if facts.heads % size == 0]
+    return [
+        size for size in sizes if not rules.faults(facts, tensor=size, pipeline=1, data=wish.data, expert=wish.expert)
+    ]
 
 
 def _is_part(fleet: _Fleet) -> bool:
@@ -395,15 +403,16 @@ def _pipeline(sizing: Sizing, load: Load, fleet: _Fleet, longest: int) -> int:
 
 def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
     """Give the pods and the proof for them: of the shapes that the user left open the first that fits."""
-    if _is_part(fleet) and tensor * pipeline > 1:
-        return _torn(fleet, tensor, pipeline)
+    gpus = tensor * pipeline * wish.data
+    if _is_part(fleet) and gpus > 1:
+        return _torn(wish, fleet, tensor, pipeline)
     tried: list[tuple[tuple[int, ...], Proof]] = []
     # Where there are too few GPUs free, or in all, no other pods give a better answer.
-    enough = Verdict.FITS if tensor * pipeline <= fleet.seating.free else Verdict.NOT_NOW
+    enough = Verdict.FITS if gpus <= fleet.seating.free else Verdict.NOT_NOW
     for per_pod in _per_pod(wish, fleet, tensor, pipeline):
-        sizes = pod_sizes(tensor * pipeline, per_pod)
+        sizes = pod_sizes(gpus, per_pod)
         tried.append((sizes, _prove(wish, fleet, sizes, wish.strategy)))
-        if tried[-1][1].verdict.place <= enough.place or tensor * pipeline > fleet.seating.gpus:
+        if tried[-1][1].verdict.place <= enough.place or gpus > fleet.seating.gpus:
             break
     sizes, proof = min(tried, key=lambda item: item[1].verdict.place)
     reason = proof.reason
@@ -414,11 +423,12 @@ def _place(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
         selector=fleet.selector,
         tensor=tensor,
         pipeline=pipeline,
+        data=wish.data,
         sizes=sizes,
         verdict=proof.verdict,
         reason=reason,
         seats=proof.seats,
-        cost=tensor * pipeline * fleet.price,
+        cost=gpus * fleet.price,
         preference=fleet.preference,
         resource=fleet.resource,
         sharing=fleet.sharing,
@@ -436,21 +446,22 @@ def _prove(wish: Wish, fleet: _Fleet, sizes: tuple[int, ...], strategy: Strategy
     if volume and volume.mode and len(sizes) > 1:
         told = f"claim {volume.claim} is {volume.mode}: it cannot be mounted by {len(sizes)} pods on nodes of their own"
         return Proof(verdict=Verdict.NEVER, reason=told)
-    return fleet.seating.prove(sizes, strategy)
+    return fleet.seating.prove(sizes, of_pods(strategy, wish.data))
 
 
-def _torn(fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
+def _torn(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
     """Refuse several ranks on parts of GPUs: nothing says that these are not parts of one and the same."""
     what = "slices (MIG) of GPUs" if fleet.sharing is Sharing.MIG else f"shared GPUs ({fleet.sharing})"
     return Candidate(
         product=fleet.product,
         tensor=tensor,
         pipeline=pipeline,
+        data=wish.data,
         sizes=(),
         verdict=Verdict.NEVER,
         reason=(
-            f"{tensor * pipeline} ranks cannot work together on {what}: NCCL takes each GPU once; "
-            "use whole GPUs, or tensor 1 and pipeline 1"
+            f"{tensor * pipeline * wish.data} ranks cannot work together on {what}: NCCL takes each GPU once; "
+            "use whole GPUs, or tensor 1 and pipeline 1" + (" without parallelism.data" if wish.data > 1 else "")
         ),
         preference=fleet.preference,
         resource=fleet.resource,
@@ -459,31 +470,40 @@ def _torn(fleet: _Fleet, tensor: int, pipeline: int) -> Candidate:
 
 
 def _per_pod(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> list[int]:
+    """Give the GPUs that a pod may have, in the order in which they are tried."""
     world = tensor * pipeline
+    gpus = world * wish.data
     if wish.gpus_per_pod:
-        return [min(wish.gpus_per_pod, world)]
+        return [min(wish.gpus_per_pod, gpus)]
+    largest = max(1, min(gpus, fleet.seating.largest))
     if wish.strategy is Strategy.STRICT_PACK:
-        return [world]
-    if wish.strategy in (Strategy.SPREAD, Strategy.STRICT_SPREAD):
+        # Each data parallel rank in one pod; several in one where nodes are large enough.
+        return [max(largest - largest % world, world), *([world] if largest >= 2 * world else [])]
+    if wish.strategy is Strategy.SPREAD:
         return [1]
-    largest = max(1, min(world, fleet.seating.largest))
-    # Whole tensor groups in each pod first: their traffic is the heaviest there is.
-    return sorted(range(1, largest + 1), key=lambda size: (size % tensor != 0, -size))
+    if wish.strategy is Strategy.STRICT_SPREAD:
+        # The GPUs of one data parallel rank are to be apart, those of different ones need not.
+        return list(range(1, wish.data + 1))
+    # Whole tensor groups in each pod first, their traffic is the heaviest there is; then whole data parallel ranks.
+    return sorted(
+        range(1, largest + 1), key=lambda size: (size % tensor != 0, wish.data > 1 and size % world != 0, -size)
+    )
 
 
 def _remedy(wish: Wish, fleet: _Fleet, tensor: int, pipeline: int) -> str:
     """Say what would help: another strategy, if it fits."""
+    gpus = tensor * pipeline * wish.data
     milder = {Strategy.STRICT_PACK: Strategy.PACK, Strategy.STRICT_SPREAD: Strategy.SPREAD}.get(wish.strategy)
     if milder or wish.gpus_per_pod:
         other = replace(wish, strategy=milder or wish.strategy, gpus_per_pod=None)
         for per_pod in _per_pod(other, fleet, tensor, pipeline):
-            proof = _prove(wish, fleet, pod_sizes(tensor * pipeline, per_pod), other.strategy)
+            proof = _prove(wish, fleet, pod_sizes(gpus, per_pod), other.strategy)
             if proof.verdict is Verdict.FITS:
                 without = "" if milder else " without placement.gpusPerPod"
                 return f"{other.strategy}{without} would fit: {proof.reason}"
     if wish.pod_rules.volume and wish.pod_rules.volume.mode:
         shared = replace(wish, pod_rules=replace(wish.pod_rules, volume=None))
-        layouts = [pod_sizes(tensor * pipeline, per_pod) for per_pod in _per_pod(shared, fleet, tensor, pipeline)]
+        layouts = [pod_sizes(gpus, per_pod) for per_pod in _per_pod(shared, fleet, tensor, pipeline)]
         if any(_prove(shared, fleet, sizes, wish.strategy).verdict is not Verdict.NEVER for sizes in layouts):
             return (
                 "a ReadWriteMany or ReadOnlyMany claim would do, or one pod: STRICT_PACK where a node is large enough"
@@ -498,13 +518,14 @@ def pod_sizes(world: int, per_pod: int) -> tuple[int, ...]:
 
 
 def _judge(
-    candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, fleet: _Fleet, *, explicit: bool
+    candidate: Candidate, facts: ModelFacts, sizing: Sizing, load: Load, fleet: _Fleet, *, wish: Wish
 ) -> Candidate:
     """Hold a candidate against the model: vLLM's rules, and the memory of the neediest rank.
 
     A cache that is too small only warns where all sizes are the user's: part of the figure is an estimate.
     """
-    if faults := rules.faults(facts, tensor=candidate.tensor, pipeline=candidate.pipeline):
+    sizes = {"tensor": candidate.tensor, "pipeline": candidate.pipeline, "data": candidate.data}
+    if faults := rules.faults(facts, **sizes, expert=wish.expert):
         return replace(candidate, verdict=Verdict.NEVER, reason="; ".join(faults), seats=())
     needs = sizing.needs(candidate.pipeline)
     need = max(needs, key=lambda item: item.total(load.max_model_len))
@@ -521,7 +542,9 @@ def _judge(
             f"a rank needs {need.total(load.max_model_len) / GIB:.1f} GiB for one request of {load.max_model_len} "
             f"tokens, vLLM may use {budget / GIB:.1f} GiB"
         )
-        return judged.warned(told) if explicit else replace(judged, verdict=Verdict.NEVER, reason=told, seats=())
+        return (
+            judged.warned(told) if wish.is_explicit else replace(judged, verdict=Verdict.NEVER, reason=told, seats=())
+        )
     return judged
 
 
@@ -532,4 +555,12 @@ def _none(wish: Wish, load: Load, wanted: Sequence[str], there: Sequence[str]) -
     else:
         reason = f"no node has one of the accelerators that are asked for; there are {named}"
     tensor, pipeline = wish.tensor or 1, wish.pipeline or 1
-    return Candidate(product="", tensor=tensor, pipeline=pipeline, sizes=(), verdict=Verdict.NEVER, reason=reason)
+    return Candidate(
+        product="",
+        tensor=tensor,
+        pipeline=pipeline,
+        data=wish.data,
+        sizes=(),
+        verdict=Verdict.NEVER,
+        reason=reason,
+    )

@@ -26,6 +26,9 @@ POD_BYTES = 1 * GIB
 LEAD_BYTES = 3 * GIB
 """Supervisor, API server and engine core, in the lead pod."""
 
+CORE_BYTES = 1 * GIB
+"""A further engine core in the pod, of another data parallel rank."""
+
 RANK_BYTES = 5 * GIB
 """A rank beside its weights: libraries, CUDA's host side, compiled kernels, pinned buffers."""
 
@@ -73,7 +76,14 @@ class HostEstimate:
 
 
 def estimate_host(
-    config: VLLMConfig, *, ranks: int, world: int, checkpoint: float = 0, weights: float = 0, has_towers: bool = False
+    config: VLLMConfig,
+    *,
+    ranks: int,
+    world: int,
+    cores: int = 1,
+    checkpoint: float = 0,
+    weights: float = 0,
+    has_towers: bool = False,
 ) -> HostEstimate:
     """Estimate what the lead pod uses; the other pods use somewhat less.
 
@@ -83,6 +93,8 @@ def estimate_host(
         Ranks in the pod.
     world
         Ranks of the engine.
+    cores
+        Engine cores in the pod: one for each data parallel rank that begins there.
     checkpoint
         Bytes of the checkpoint; 0 when they are not known, and one file is assumed.
     weights
@@ -90,7 +102,7 @@ def estimate_host(
     has_towers
         The model sees or hears.
     """
-    shm = _shm(ranks)
+    shm = _shm(ranks, cores)
     cache = 2 * GIB * _number(config, "mm-processor-cache-gb", PROCESSOR_CACHE_GIB)
     towers = cache if has_towers else 0.0
     rank = (
@@ -98,7 +110,9 @@ def estimate_host(
     )
     offloaded = GIB * _number(config, "kv-offloading-size", 0.0) * ranks / world
     return HostEstimate(
-        memory=POD_BYTES + LEAD_BYTES + towers + ranks * rank + offloaded + shm, shm=shm, cpus=2 + ranks
+        memory=POD_BYTES + LEAD_BYTES + (cores - 1) * CORE_BYTES + towers + ranks * rank + offloaded + shm,
+        shm=shm,
+        cpus=1 + cores + ranks,
     )
 
 
@@ -152,9 +166,9 @@ def _loading(config: VLLMConfig, checkpoint: float, weights: float) -> float:
     return checkpoint
 
 
-def _shm(ranks: int) -> float:
+def _shm(ranks: int, cores: int) -> float:
     """Give what a lead pod has in ``/dev/shm``: the driver's rings to and from the ranks beside it, NCCL, Ray."""
-    rings = CALL_RING_BYTES + ranks * ANSWER_RING_BYTES
+    rings = cores * CALL_RING_BYTES + ranks * ANSWER_RING_BYTES
     together = GROUP_RING_BYTES + ranks * NCCL_RANK_BYTES if ranks > 1 else 0
     return float(OBJECT_STORE_BYTES + rings + together)
 

@@ -190,6 +190,8 @@ def shape_of(spec: VLLMDeploymentSpec, chosen: Candidate, nodes: Iterable[GpuNod
     return Shape(
         tensor=chosen.tensor,
         pipeline=chosen.pipeline,
+        data=chosen.data,
+        expert=spec.expert,
         strategy=spec.placement.strategy,
         groups=group_pods(chosen.sizes, chosen.seats),
         node_selector=chosen.selector if several else {},
@@ -207,15 +209,28 @@ def executor_of(spec: VLLMDeploymentSpec, chosen: Candidate | None) -> tuple[Exe
         return wanted, "as the spec says"
     if chosen is None:
         return Executor.RAY, ""
+    if why := _why_ray(spec, chosen):
+        return Executor.RAY, why
+    one = "one GPU" if chosen.gpus == 1 else f"one pod of {chosen.gpus} GPUs"
+    return Executor.UNI if chosen.gpus == 1 else Executor.MP, f"{one} does it, Ray would only add a layer"
+
+
+def _why_ray(spec: VLLMDeploymentSpec, chosen: Candidate) -> str:
+    """Say what Ray is needed for; empty when nothing asks for it."""
     pods, gpus = len(chosen.sizes), chosen.gpus
+    if chosen.data > 1:
+        return f"{chosen.data} data parallel ranks of {gpus // chosen.data} over {_pods(pods)}"
     if pods > 1:
-        return Executor.RAY, f"{gpus} ranks over {pods} pods"
+        return f"{gpus} ranks over {_pods(pods)}"
     if spec.ray_head != RayHead():
-        return Executor.RAY, "one pod would do it, but rayHead asks for a Ray cluster"
+        return "one pod would do it, but rayHead asks for a Ray cluster"
     if spec.placement.strategy in (Strategy.SPREAD, Strategy.STRICT_SPREAD):
-        return Executor.RAY, f"{spec.placement.strategy} asks for a placement group"
-    one = "one GPU" if gpus == 1 else f"one pod of {gpus} GPUs"
-    return Executor.UNI if gpus == 1 else Executor.MP, f"{one} does it, Ray would only add a layer"
+        return f"{spec.placement.strategy} asks for a placement group"
+    return ""
+
+
+def _pods(number: int) -> str:
+    return f"{number} pod{'' if number == 1 else 's'}"
 
 
 def host_of(
@@ -230,6 +245,7 @@ def host_of(
         spec.vllm_config,
         ranks=ranks,
         world=best.gpus,
+        cores=max(1, ranks * best.data // best.gpus),
         checkpoint=seen.checkpoint_bytes,
         weights=weights,
         has_towers=bool(seen.facts and seen.facts.tower_parameters),
@@ -295,6 +311,8 @@ def wish_of(spec: VLLMDeploymentSpec, rules: PodRules | None = None) -> Wish:
     return Wish(
         tensor=_size(spec, parallelism.tensor if parallelism else None),
         pipeline=_size(spec, parallelism.pipeline if parallelism else None),
+        data=spec.data,
+        expert=spec.expert,
         strategy=Strategy.STRICT_PACK if one_pod else spec.placement.strategy,
         gpus_per_pod=spec.placement.gpus_per_pod,
         topology_key=spec.placement.topology_key or "",

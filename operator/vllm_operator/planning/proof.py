@@ -152,6 +152,14 @@ def prove(
     return Seating(nodes, rules, Hosts(nodes, needs) if needs else None).prove(sizes, strategy)
 
 
+def of_pods(strategy: Strategy, data: int) -> Strategy:
+    """Give the strategy that pods must obey where it holds for each data parallel rank by itself.
+
+    STRICT_PACK has become sizes of pods then: each holds whole data parallel ranks.
+    """
+    return Strategy.PACK if data > 1 and strategy is Strategy.STRICT_PACK else strategy
+
+
 def seat(sizes: Sequence[int], free: Mapping[str, int], *, apart: bool, slots: Slots | None = None) -> tuple[str, ...]:
     """Seat pods on nodes, the largest first, each on the node that has most left; empty when they do not fit.
 

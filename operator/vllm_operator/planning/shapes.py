@@ -47,6 +47,10 @@ class Shape:
         What vLLM is told unless the user says it; ``None`` leaves it to vLLM.
     executor
         ray, mp or uni; without Ray there is one pod.
+    data
+        Data parallel size: so many times tensor x pipeline GPUs.
+    expert
+        Experts are divided among ranks as wholes.
     """
 
     tensor: int
@@ -58,6 +62,8 @@ class Shape:
     gpu_memory_utilization: float | None = None
     without_label: str = ""
     executor: Executor = Executor.RAY
+    data: int = 1
+    expert: bool = False
 
     @property
     def with_ray(self) -> bool:

@@ -180,21 +180,22 @@ def _drains(seen: Observation, intent: Intent) -> list[Action]:
 
 def _entry(replica: EngineReplica, report: str, *, named: bool) -> EngineReplica:
     """Complete an engine's entry: it names its report, and leaves the ranks to it where they would be too many."""
-    return replica.model_copy(update={"report": report} | ({"ranks": []} if named else {}))
+    return replica.model_copy(update={"report": report} | ({"ranks": [], "engine_cores": []} if named else {}))
 
 
 def _workload_kind(revision: Revision) -> str:
     return "RayCluster" if revision.with_ray else "Deployment"
 
 
-def _world_size(revision: Revision) -> int:
-    return int(revision.engine["tensor"] * revision.engine["pipeline"])
+def _gpus(revision: Revision) -> int:
+    engine = revision.engine
+    return int(engine["tensor"] * engine["pipeline"] * engine.get("data", 1))
 
 
 def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -> tuple[EngineReplica, ...]:
     entries: list[EngineReplica] = []
     indices = engine_indices(seen)
-    named = len(indices) * (_world_size(intent.revision) if intent.revision else 1) > STATUS_RANKS
+    named = len(indices) * (_gpus(intent.revision) if intent.revision else 1) > STATUS_RANKS
     for index in indices:
         name = engine_name(index)
         if name in intent.leaving:
@@ -246,7 +247,7 @@ def _warnings(intent: Intent, revision: Revision) -> str:
 def _plan_status(revision: Revision, warning: str) -> PlanStatus:
     engine, told = revision.engine, revision.plan
     executor = engine.get("executor", "ray")
-    world = int(engine["tensor"] * engine["pipeline"])
+    data = int(engine.get("data", 1))
     return PlanStatus(
         distributed_executor_backend=executor,
         reason=": ".join(part for part in (executor, told.get("reason", "")) if part),
@@ -254,10 +255,13 @@ def _plan_status(revision: Revision, warning: str) -> PlanStatus:
         strategy=engine["strategy"],
         tensor=engine["tensor"],
         pipeline=engine["pipeline"],
+        data=data,
+        expert=bool(engine.get("expert", False)),
+        data_parallel_backend="ray" if data > 1 else "",
         pod_shapes=[PodShapeStatus(**group) for group in engine["groups"]],
         accelerator=told.get("accelerator", ""),
         resource=told.get("resource", ""),
-        gpus=world,
+        gpus=_gpus(revision),
         warning=warning,
         facts=told.get("facts", ""),
         memory=PlanMemory.model_validate(told["memory"]) if told.get("memory") else None,

@@ -22,7 +22,7 @@ from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.known import ModelUnknownError, Trouble
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describe, plan
-from vllm_operator.planning.proof import Verdict
+from vllm_operator.planning.proof import Verdict, of_pods
 from vllm_operator.planning.quota import QuotaError, UnstatedResourcesError, check_quotas
 from vllm_operator.reconcile.inventory import DEPLOYMENT, RAY_CLUSTER, of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
@@ -296,7 +296,7 @@ def _demand(seen: Observation, revision: Revision, holder: str) -> Demand:
         holder=holder,
         sizes=pods.sizes,
         rules=replace(pods.rules, volume=seen.volume),
-        strategy=Strategy(revision.engine.get("strategy", "PACK")),
+        strategy=of_pods(Strategy(revision.engine.get("strategy", "PACK")), revision.engine.get("data", 1)),
         topology_key=pods.topology_key,
         resource=pods.resource,
         needs=needs_of(revision.cluster_spec, seen.spec, seen.rules.defaults),

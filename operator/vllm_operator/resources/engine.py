@@ -46,6 +46,8 @@ def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, checkpo
         "environmentFiles": sorted(environment_files(spec)),
         "environmentPrefixes": [source.prefix for source in spec.env_from],
         **({"apiKey": True} if spec.api_key_secret else {}),
+        **({"data": shape.data} if shape.data > 1 else {}),
+        **({"expert": True} if shape.expert else {}),
     }
 
 
@@ -96,6 +98,8 @@ def engine_plan(
         checkpoint_bytes=part.get("checkpointBytes", 0),
         api_key_file=contract.API_KEY_FILE if part.get("apiKey") else "",
         executor=part.get("executor", "ray"),
+        data=part.get("data", 1),
+        expert=part.get("expert", False),
         groups=tuple(contract.PodGroup(**group) for group in part["groups"]),
         placement_group=names.placement_group,
         supervisor=names.supervisor,

@@ -110,6 +110,8 @@ def test_defaults(schema: Schema) -> None:
         ".image": "",
         ".replicas": 1,
         ".distributedExecutorBackend": "auto",
+        ".parallelism.data": 1,
+        ".parallelism.expert": False,
         ".suspend": False,
         ".planOnly": False,
         ".placement": {},  # else the next one would not be filled in

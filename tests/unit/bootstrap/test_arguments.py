@@ -10,7 +10,16 @@ import pytest
 
 from vllm_bootstrap.contract import EnginePlan, FailureReason
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.launch import LISTEN_HOST, EventLog, LaunchEvents, LaunchOrder, Stage, make_order, read_events
+from vllm_bootstrap.launch import (
+    LISTEN_HOST,
+    EventLog,
+    LaunchEvents,
+    LaunchOrder,
+    Placed,
+    Stage,
+    make_order,
+    read_events,
+)
 from vllm_bootstrap.vllm_adapter.arguments import (
     classify,
     find_api_key,
@@ -24,7 +33,7 @@ from vllm_bootstrap.vllm_adapter.arguments import (
 @pytest.fixture
 def order(make_plan: Callable[..., EnginePlan]) -> LaunchOrder:
     plan = make_plan(tensor=2, arguments=("--max-model-len=100",))
-    return make_order(plan, placement_groups=("ab",), bundles=(1, 0, 2, 3))
+    return make_order(plan, Placed(groups=("ab",), bundles=(1, 0, 2, 3)))
 
 
 def parsed(**changes: object) -> argparse.Namespace:

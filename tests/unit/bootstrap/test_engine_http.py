@@ -25,6 +25,8 @@ class FakeEngine:
         self.requests: list[tuple[str, str | None, dict[str, object]]] = []
         self.flight: object = {"requests": 0, "quietSeconds": 2.5, "draining": False}
         self.flights: list[tuple[str, str | None]] = []
+        self.data_ranks: list[str | None] = []
+        self.hung_rank = ""
         fake = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -47,7 +49,8 @@ class FakeEngine:
                     return
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 fake.requests.append((self.path, self.headers.get("Authorization"), body))
-                self.send_response(fake.answers.get(self.path, 200))
+                fake.data_ranks.append(data_rank := self.headers.get("X-data-parallel-rank"))
+                self.send_response(500 if data_rank == fake.hung_rank else fake.answers.get(self.path, 200))
                 self.end_headers()
                 self.wfile.write(b"words")
 
@@ -102,6 +105,23 @@ def test_warm_up(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]):
     assert body["model"] == "demo"
     assert body["max_tokens"] == 1
     assert fake.flights == [("GET", "Bearer t")]
+
+
+@pytest.mark.parametrize(("data", "asked"), [(1, [None]), (3, ["0", "1", "2"])])
+def test_each_data_parallel_rank_gives_a_token(fake: FakeEngine, data: int, asked: list[str | None]) -> None:
+    inbox = Inbox()
+    port = fake.server.server_port
+    HttpEngine(port=port, model="demo", key="", gate_token="t", data=data, inbox=inbox, clock=Clock()).warm_up(5.0)
+    assert inbox.events.get(timeout=5) == WarmedUp("")
+    assert fake.data_ranks == asked
+
+
+def test_the_data_parallel_rank_that_gives_none_is_named(fake: FakeEngine) -> None:
+    inbox = Inbox()
+    fake.hung_rank = "1"
+    port = fake.server.server_port
+    HttpEngine(port=port, model="demo", key="", gate_token="t", data=3, inbox=inbox, clock=Clock()).warm_up(5.0)
+    assert inbox.events.get(timeout=5) == WarmedUp("data parallel rank 1: POST /v1/completions: 500 words")
 
 
 @pytest.mark.parametrize("flight", [None, [], {}, {"requests": "many"}])

@@ -70,25 +70,25 @@ def watch(proc: Path, group: int = GROUP) -> ProcessRankWatch:
 
 
 def test_processes_of_the_group_are_ranks(proc: Path) -> None:
-    assert {rank: (sight.state, sight.pid) for rank, sight in watch(proc).look().items()} == {
+    assert {rank: (sight.state, sight.pid) for rank, sight in watch(proc).look().sights.items()} == {
         0: ("ALIVE", 12),
         1: ("ALIVE", 13),
     }
 
 
 def test_before_the_launcher_there_are_none(proc: Path) -> None:
-    assert watch(proc, group=0).look() == {}
+    assert watch(proc, group=0).look().sights == {}
 
 
 def test_the_first_to_go_died_by_itself(proc: Path) -> None:
     watching = watch(proc)
     watching.look()
     gone(proc, 13)
-    seen = watching.look()
+    seen = watching.look().sights
     assert (seen[1].state, seen[1].own, seen[0].state) == ("DEAD", True, "ALIVE")
     assert "13" in seen[1].cause
     gone(proc, 12)
-    seen = watching.look()
+    seen = watching.look().sights
     assert (seen[0].state, seen[0].own) == ("DEAD", False)
     assert seen[1].own, "what was seen first stays"
 
@@ -98,7 +98,7 @@ def test_all_gone_at_once_blames_none(proc: Path) -> None:
     watching.look()
     for pid in (12, 13):
         gone(proc, pid)
-    assert [sight.own for sight in watching.look().values()] == [False, False]
+    assert [sight.own for sight in watching.look().sights.values()] == [False, False]
 
 
 def test_a_process_that_was_not_waited_for_is_dead(proc: Path) -> None:
@@ -106,8 +106,8 @@ def test_a_process_that_was_not_waited_for_is_dead(proc: Path) -> None:
     watching.look()
     gone(proc, 13)
     process(proc, 13, "VLLM::Worker_TP1", state="Z")
-    assert watching.look()[1].state == "DEAD"
+    assert watching.look().sights[1].state == "DEAD"
 
 
 def test_this_machine_can_be_read() -> None:
-    assert ProcessRankWatch(tensor=1, world_size=1, group=os.getpgrp, inbox=Inbox()).look() == {}
+    assert ProcessRankWatch(tensor=1, world_size=1, group=os.getpgrp, inbox=Inbox()).look().sights == {}

@@ -50,7 +50,7 @@ def test_a_rank_has_the_gpu_that_vllm_gives_it_not_the_one_that_ray_gave_its_bun
 
 
 def row(state: str, cause: Mapping[str, Any] | None = None) -> SimpleNamespace:
-    return SimpleNamespace(state=state, actor_id="a", pid=7, death_cause=cause)
+    return SimpleNamespace(state=state, actor_id="a", pid=7, death_cause=cause, class_name="RayWorkerProc")
 
 
 @pytest.mark.parametrize(

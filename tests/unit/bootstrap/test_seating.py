@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_bootstrap.seating import Seats, local_ranks, ranks_beside, seat_engines
+from vllm_bootstrap.seating import number_on_nodes, seat_engines
 
 STRATEGIES = ("PACK", "STRICT_PACK", "SPREAD", "STRICT_SPREAD")
 
@@ -61,10 +61,8 @@ def test_refuses_what_cannot_be(gpus: dict[str, int], sizes: tuple[int, int, int
         seats(gpus, *sizes, strategy)
 
 
-def test_local_ranks_count_on_each_node():
-    found: Seats = (("l", "l"), ("l", "a"), ("a", "a"), ("a", "a"), ("b", "a"))
-    assert local_ranks(found) == (0, 1, 0, 1, 0)
-    assert ranks_beside("l", found) == 2
+def test_data_parallel_ranks_count_on_each_node():
+    assert number_on_nodes(["l", "l", "a", "a", "b"]) == (0, 1, 0, 1, 0)
 
 
 @st.composite
@@ -92,11 +90,11 @@ def test_every_seating_can_start(world: tuple[dict[str, int], int, int, int], st
     assert all(used[node] <= gpus[node] for node in used)
     assert found[0][0] == "l", "vLLM's first rank is beside the server"
     heads = [ranks[0] for ranks in found]
-    beside = ranks_beside("l", found)
+    beside = heads.count("l")
     assert heads[:beside] == ["l"] * beside, "those beside the server come first"
     runs = [node for node, _ in groupby(heads)]
     assert len(runs) == len(set(runs))
-    numbers = local_ranks(found)
+    numbers = number_on_nodes(heads)
     assert len({*zip(heads, numbers, strict=True)}) == data, "unique on each node"
     assert all(0 <= number <= index for index, number in enumerate(numbers))
     for ranks in found:

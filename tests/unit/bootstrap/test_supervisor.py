@@ -14,7 +14,15 @@ import pytest
 
 from vllm_bootstrap import drain, supervisor
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import Deadlines, EnginePlan, EngineReport, FailureReason, Phase, RankReport
+from vllm_bootstrap.contract import (
+    Deadlines,
+    EngineCoreReport,
+    EnginePlan,
+    EngineReport,
+    FailureReason,
+    Phase,
+    RankReport,
+)
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.supervisor import (
     Answered,
@@ -52,6 +60,7 @@ class Rig:
         self.reports: list[EngineReport] = []
         self.calls: list[str] = []
         self.table: Mapping[int, RankSight] = {}
+        self.cores: Mapping[int, RankSight] = {}
         self.script: dict[str, list[Event]] = {
             "start": [LauncherStarted(100)],
             "watch": [RanksSeen(ALIVE), Answered()],
@@ -70,6 +79,7 @@ class Rig:
             phase=Phase.PLACING,
             time="",
             ranks=tuple(RankReport(rank=r, tp=0, pp=r, bundle=r, pod=f"pod-{r}") for r in range(2)),
+            engine_cores=tuple(EngineCoreReport(dp=r, pod=f"pod-{r}") for r in range(plan.data) if plan.data > 1),
         )
         self.supervisor = Supervisor(
             plan,
@@ -97,10 +107,12 @@ class Rig:
     def terminate(self) -> None:
         self._do("terminate")
         self.table = dict.fromkeys(range(2), KILLED)
+        self.cores = dict.fromkeys(self.cores, KILLED)
 
     def kill(self) -> None:
         self._do("kill")
         self.table = dict.fromkeys(range(2), KILLED)
+        self.cores = dict.fromkeys(self.cores, KILLED)
 
     def watch(self) -> None:
         self._do("watch")
@@ -114,8 +126,8 @@ class Rig:
     def arm(self) -> None:
         self.calls.append("arm")
 
-    def look(self) -> Mapping[int, RankSight]:
-        return self.table
+    def look(self) -> RanksSeen:
+        return RanksSeen(self.table, self.cores)
 
     def close(self) -> None:
         self.calls.append("close")
@@ -278,6 +290,67 @@ def test_a_rank_that_only_vllm_saw_dying_is_named(make_rig: Callable[..., Rig]):
     assert last.message == "rank 1 on pod pod-1 died: vLLM lost it, and Ray knows no cause: is its pod or node gone?"
 
 
+CORE = RankSight(state="ALIVE", actor_id="c1", pid=21, kind="DPMoEEngineCoreActor")
+CORES = {0: replace(CORE, actor_id="c0", pid=20), 1: CORE}
+CORE_DEATH = replace(CORE, state="DEAD", cause="worker process has died", own=True)
+OWNER_DIED = replace(KILLED, cause="its owner has died")
+
+
+def data_parallel(rig: Rig) -> Rig:
+    rig.cores = CORES
+    rig.script["watch"] = [RanksSeen(ALIVE, CORES), Answered()]
+    return rig
+
+
+def test_the_engine_cores_of_data_parallel_ranks_are_told(make_rig: Callable[..., Rig]):
+    rig = data_parallel(make_rig(pipeline=1, data=2))
+    last = rig.run(StopAsked())
+    serving = next(report for report in rig.reports if report.phase is Phase.SERVING)
+    assert [(core.dp, core.kind, core.state, core.actor_id, core.pid) for core in serving.engine_cores] == [
+        (0, "DPMoEEngineCoreActor", "ALIVE", "c0", 20),
+        (1, "DPMoEEngineCoreActor", "ALIVE", "c1", 21),
+    ]
+    assert [core.state for core in last.engine_cores] == ["DEAD", "DEAD"]
+
+
+def test_an_engine_core_that_died_is_named_and_not_the_ranks_that_it_owned(make_rig: Callable[..., Rig]):
+    rig = data_parallel(make_rig(pipeline=1, data=2))
+    last = rig.run(RanksSeen({0: ALIVE[0], 1: OWNER_DIED}, {0: CORES[0], 1: CORE_DEATH}))
+    assert (last.phase, last.reason, last.failed_rank) == (Phase.FAILED, FailureReason.RANK_DIED, 1)
+    assert last.message == (
+        "the DPMoEEngineCoreActor of data parallel rank 1 on pod pod-1 died: worker process has died"
+    )
+    assert rig.inbox.broken.is_set()
+
+
+def test_a_rank_that_died_is_named_and_not_the_engine_core_that_went_on(make_rig: Callable[..., Rig]):
+    rig = data_parallel(make_rig(pipeline=1, data=2))
+    last = rig.run(RanksSeen({0: ALIVE[0], 1: OWN_DEATH}, CORES))
+    assert (last.reason, last.failed_rank) == (FailureReason.RANK_DIED, 1)
+    assert last.message == "rank 1 on pod pod-1 died: worker process has died"
+
+
+def test_an_engine_core_that_never_lived_is_a_failed_load_with_its_root_cause(make_rig: Callable[..., Rig]):
+    rig = data_parallel(make_rig(pipeline=1, data=2))
+    rig.log("(DPMoEEngineCoreActor pid=1) ValueError: no room for the cache", "ray.exceptions.ActorDiedError: gone")
+    unborn = replace(CORE_DEATH, cause="the creation task failed: Traceback", unborn=True)
+    rig.script["watch"] = [RanksSeen({}, {0: CORES[0], 1: unborn}), LauncherExited(1)]
+    last = rig.run()
+    assert (last.reason, last.failed_rank) == (FailureReason.LOAD_FAILED, 1)
+    assert last.message == (
+        "the DPMoEEngineCoreActor of data parallel rank 1 on pod pod-1 could not be started: "
+        "ValueError: no room for the cache"
+    )
+
+
+def test_the_rank_that_vllm_names_is_not_taken_for_one_of_another_data_parallel_rank(make_rig: Callable[..., Rig]):
+    rig = data_parallel(make_rig(pipeline=1, data=2))
+    rig.log("(EngineCoreActor pid=7) ERROR [ray_executor_v2.py:1] RayWorkerProc rank=[0] died unexpectedly")
+    rig.table, rig.cores = {0: KILLED, 1: KILLED}, {}
+    last = rig.run(RanksSeen(rig.table), LauncherExited(0))
+    assert last.failed_rank == -1
+
+
 def test_vllms_refusal_comes_in_its_own_words(make_rig: Callable[..., Rig]):
     rig = make_rig()
     rig.tell(stage="reading the arguments")
@@ -382,7 +455,7 @@ def test_a_fault_of_our_own_is_a_report_too(make_rig: Callable[..., Rig], monkey
 def test_ray_tables_that_cannot_be_read_end_nothing(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch):
     rig = make_rig()
 
-    def lost() -> Mapping[int, RankSight]:
+    def lost() -> RanksSeen:
         raise ConnectionError("no GCS")
 
     monkeypatch.setattr(rig, "look", lost)

@@ -20,7 +20,7 @@ NODES = [GpuNode(name=f"h100-{index}", gpus=8, product="NVIDIA-H100-80GB-HBM3", 
 
 def data_parallel(config: dict[str, Any], wish: Wish, nodes: list[GpuNode]) -> list[Candidate]:
     found = choose(wish, read_config(config), LOAD, nodes, BUILT_IN)
-    assert found.best is None or found.best.data == 1, "what is not served is not chosen"
+    assert found.best is None or found.best.data == 1, "nobody asked for it"
     return [item for item in found.candidates if item.data > 1]
 
 
@@ -35,7 +35,7 @@ def data_parallel(config: dict[str, Any], wish: Wish, nodes: list[GpuNode]) -> l
 def test_the_smallest_layout_is_shown(config: dict[str, Any], wish: Wish, data: int, gpus: int) -> None:
     [shown] = data_parallel(config, wish, NODES)
     assert (shown.data, shown.gpus, shown.pipeline, shown.verdict) == (data, gpus, 1, Verdict.FITS)
-    assert "data parallel is not served by this version" in shown.warning
+    assert "taken only when parallelism.data asks for it" in shown.warning
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,65 @@
+"""Data parallel by vLLM's Ray backend, on placement groups that we made.
+
+vLLM makes such groups by itself, out of what is free at that instant, and removes them when it ends: what an engine
+reserved would be lost with each attempt.  It takes others from a caller, but its own caller has none.  So a subclass
+of what makes its engine cores takes that one's place.
+
+Ray shows the environment of an actor to everybody who may read its tables.  So secret variables go another way: with
+vLLM's configuration, which is an argument, into the process of the engine core, which hands its environment on to its
+ranks.  That is what our code is needed for there.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ray
+from vllm.ray.ray_env import RAY_NON_CARRY_OVER_ENV_VARS
+from vllm.v1.engine import utils
+from vllm.v1.engine.utils import CoreEngineActorManager
+from vllm.v1.executor.ray_executor_v2 import RayExecutorV2
+
+import vllm_bootstrap
+from vllm_bootstrap.contract import RAY_NAMESPACE
+from vllm_bootstrap.launch import LaunchOrder
+
+SECRETS = "vllm_operator_secrets"
+"""Attribute of vLLM's configuration; it is no field, so it is in no hash and in no log."""
+
+
+class SecretsExecutor(RayExecutorV2):  # type: ignore[misc]
+    """vLLM's Ray executor, in a process whose environment has become that of the launcher."""
+
+    def _init_executor(self) -> None:
+        for name, value in getattr(self.vllm_config, SECRETS, {}).items():
+            os.environ.setdefault(name, value)
+        super()._init_executor()
+
+
+def prepare(order: LaunchOrder, groups: list[Any]) -> None:
+    """Join Ray, and let vLLM make its engine cores in these placement groups."""
+    ray.init(
+        address=os.environ["RAY_ADDRESS"],
+        namespace=RAY_NAMESPACE,
+        runtime_env={"py_modules": [str(Path(vllm_bootstrap.__file__).parent)]},
+    )
+    secrets = {name: os.environ[name] for name in order.secrets if name in os.environ}
+    RAY_NON_CARRY_OVER_ENV_VARS.update(secrets)
+
+    class OwnGroupsManager(CoreEngineActorManager):  # type: ignore[misc]
+        """Makes engine cores in groups that are not its own, and so are not its to remove."""
+
+        def __init__(self, vllm_config: Any, addresses: Any, executor_class: Any, log_stats: bool) -> None:
+            setattr(vllm_config, SECRETS, secrets)
+            super().__init__(
+                vllm_config,
+                addresses,
+                SecretsExecutor if executor_class is RayExecutorV2 else executor_class,
+                log_stats,
+                placement_groups=groups,
+                local_dp_ranks=list(order.local_ranks),
+            )
+
+    utils.CoreEngineActorManager = OwnGroupsManager
