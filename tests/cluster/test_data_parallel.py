@@ -166,7 +166,8 @@ import json, logging, ray
 from ray.util import state
 ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
 kinds = ("actors", "runtime_envs", "jobs", "workers", "tasks", "placement_groups")
-print(json.dumps({kind: [str(row) for row in getattr(state, f"list_{kind}")(detail=True, limit=10000)] for kind in kinds}))
+found = {kind: getattr(state, f"list_{kind}")(detail=True, limit=10000) for kind in kinds}
+print(json.dumps({kind: [str(row) for row in rows] for kind, rows in found.items()}))
 """
 
 

@@ -237,8 +237,22 @@ class Model(ApiModel):
         return self
 
 
+MAX_GPUS = 4096
+TOO_MANY_GPUS = f"tensor x pipeline x data is at most {MAX_GPUS}"
+
+
 class Parallelism(ApiModel):
     """How the model is divided over GPUs; what is left out, the operator chooses."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "!has(self.data) || self.data == 1 || (has(self.tensor) ? self.tensor : 1) * "
+                f"(has(self.pipeline) ? self.pipeline : 1) * self.data <= {MAX_GPUS}",
+                TOO_MANY_GPUS,
+            ),
+        )
+    )
 
     tensor: int | None = Field(default=None, ge=1, le=1024, description="Tensor parallel size.")
     pipeline: int | None = Field(default=None, ge=1, le=1024, description="Pipeline parallel size.")
@@ -258,6 +272,12 @@ class Parallelism(ApiModel):
             "a slice of each."
         ),
     )
+
+    @model_validator(mode="after")
+    def _is_of_this_world(self) -> Self:
+        if self.data > 1 and (self.tensor or 1) * (self.pipeline or 1) * self.data > MAX_GPUS:
+            raise ValueError(TOO_MANY_GPUS)
+        return self
 
 
 class Placement(ApiModel):
@@ -348,7 +368,9 @@ _FAMILY = "data-parallel-"
 """All options that begin so are the operator's, too."""
 
 _ARGUMENT_FIELDS = {
+    "data-parallel-size": "parallelism.data",
     "distributed-executor-backend": "distributedExecutorBackend",
+    "dp": "parallelism.data",
     "model": "model.uri",
     "pipeline-parallel-size": "parallelism.pipeline",
     "pp": "parallelism.pipeline",

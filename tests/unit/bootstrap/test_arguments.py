@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,65 @@ def test_an_override_is_refused_by_name(order: LaunchOrder, change: dict[str, ob
     with pytest.raises(EngineFailure, match="--" + next(iter(change)).replace("_", "-")) as raised:
         refuse_overrides(order, parsed(**change))
     assert raised.value.reason is FailureReason.ARGUMENTS_REFUSED
+
+
+PATH_B = {
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 1,
+    "data_parallel_size": 3,
+    "data_parallel_size_local": 2,
+    "data_parallel_backend": "ray",
+    "data_parallel_address": "10.0.0.2",
+}
+
+
+@pytest.fixture
+def data_parallel(make_plan: Callable[..., EnginePlan]) -> LaunchOrder:
+    plan = make_plan(tensor=2, pipeline=1, data=3, expert=True)
+    placed = Placed(groups=("ab", "cd", "ef"), bundles=(0, 1), local_ranks=(0, 1, 0), beside=2)
+    return replace(make_order(plan, placed), address="10.0.0.2")
+
+
+def test_data_and_expert_parallel_are_told(data_parallel: LaunchOrder):
+    assert own_arguments(data_parallel)[-5:] == [
+        "--enable-expert-parallel",
+        "--data-parallel-size=3",
+        "--data-parallel-size-local=2",
+        "--data-parallel-backend=ray",
+        "--data-parallel-address=10.0.0.2",
+    ]
+    refuse_overrides(data_parallel, parsed(**PATH_B))
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"data_parallel_size": 1},
+        {"data_parallel_size_local": 3},
+        {"data_parallel_backend": "mp"},
+        {"data_parallel_address": "10.0.0.3"},
+        {"data_parallel_rank": 0},
+        {"data_parallel_external_lb": True},
+        {"data_parallel_hybrid_lb": True},
+        {"enable_elastic_ep": True},
+        {"enable_expert_parallel": False},
+    ],
+)
+def test_an_override_of_data_parallel_is_refused_by_name(data_parallel: LaunchOrder, change: dict[str, object]):
+    with pytest.raises(EngineFailure, match="--" + next(iter(change)).replace("_", "-")):
+        refuse_overrides(data_parallel, parsed(**PATH_B | change))
+
+
+@pytest.mark.parametrize("backend", ["ray"])
+def test_one_data_parallel_rank_never_takes_the_ray_backend(order: LaunchOrder, backend: str):
+    assert not [argument for argument in own_arguments(order) if argument.startswith("--data-parallel")]
+    with pytest.raises(EngineFailure, match="--data-parallel-backend"):
+        refuse_overrides(order, parsed(data_parallel_backend=backend))
+
+
+def test_the_order_is_read_as_it_was_written(data_parallel: LaunchOrder, tmp_path: Path):
+    data_parallel.write(tmp_path / "order")
+    assert LaunchOrder.read(tmp_path / "order") == data_parallel
 
 
 @pytest.mark.parametrize(

@@ -10,11 +10,13 @@ import pytest
 from vllm_bootstrap.contract import RESERVED_ENVIRONMENT, EnginePlan, EnvironmentSource, FailureReason
 from vllm_bootstrap.environment import (
     base_environment,
+    data_parallel_environment,
     launcher_environment,
     parse_environ,
     plan_environment,
     read_api_key,
     refuse_second_key,
+    secret_names,
 )
 from vllm_bootstrap.failure import EngineFailure
 
@@ -133,6 +135,34 @@ def test_the_launcher_gets_what_a_launch_needs():
     assert merged["PYTHONPATH"] == "/pkg:/user"
     assert launch({"VLLM_HOST_IP": "10.1.1.1"}, {})["VLLM_HOST_IP"] == "10.1.1.1"
     assert launch({}, {})["PYTHONPATH"] == "/pkg"
+
+
+def test_what_came_as_a_file_or_is_called_so_is_secret(make_plan: Callable[..., EnginePlan]):
+    plan = make_plan(environment={"PLAIN": "1", "BOTH": "1"}, environment_files=("COLOUR", "BOTH"))
+    variables = {"PLAIN": "1", "BOTH": "2", "COLOUR": "blue", "MY_FROM": "x"}
+    pods = {
+        "HF_TOKEN": "t",
+        "VLLM_API_KEY": "k",
+        "my_password": "p",
+        "TOKENIZERS_PARALLELISM": "false",
+        "KEYS_PATH": "/",
+    }
+    assert secret_names(plan, variables, {**pods, **variables}) == [
+        "BOTH",
+        "COLOUR",
+        "HF_TOKEN",
+        "MY_FROM",
+        "VLLM_API_KEY",
+        "my_password",
+    ]
+
+
+def test_plain_variables_go_on_to_the_engine_cores(make_plan: Callable[..., EnginePlan]):
+    plan = make_plan(environment={"NCCL_DEBUG": "INFO", "PYTHONPATH": "/mine", "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY": "X"})
+    given = {"VLLM_RAY_EXTRA_ENV_VARS_TO_COPY": "MINE, OTHER"}
+    assert data_parallel_environment(plan, given) == {
+        "VLLM_RAY_EXTRA_ENV_VARS_TO_COPY": "ENGINE_INSTANCE_ID,MINE,NCCL_DEBUG,OTHER"
+    }
 
 
 def test_parse_environ():

@@ -49,6 +49,18 @@ def test_an_untested_version_is_a_warning(make_plan: Callable[..., EnginePlan]):
     ]
 
 
+def test_data_parallel_is_for_tested_versions(make_plan: Callable[..., EnginePlan]):
+    plan = make_plan(tensor=1, pipeline=1, data=2)
+    assert judge(plan, [bundle(0), bundle(0, dp=1)]) == []
+    machine = replace(MACHINE, versions=VERSIONS | {"vllm": "0.40.1"})
+    with pytest.raises(
+        EngineFailure, match=r"parallelism\.data needs a vLLM that was tested with it \(0\.32\), this is"
+    ) as e:
+        judge(plan, [bundle(0, machine=machine)])
+    assert e.value.reason is FailureReason.RUNTIME_INCOMPATIBLE
+    assert "use an image with one of these, or replicas instead" in e.value.message
+
+
 @pytest.mark.parametrize(
     ("second", "reason", "message"),
     [
@@ -180,7 +192,10 @@ def test_the_signatures_of_an_installed_vllm(tmp_path: Path, monkeypatch: pytest
         "if True:\n    def f(x, *, w=1): ...\n"
         "class C:\n    field: int = 0\n    async def method(self, z): self.attribute = z\n"
     )
-    assert facts.missing_uses(package(tmp_path, a__m=source)) == ["vllm/a/m.py: f(y)", "vllm/a/m.py: gone", "vllm/b.py"]
+    there = package(tmp_path, a__m=source)
+    assert facts.missing_uses(there) == ["vllm/a/m.py: f(y)", "vllm/a/m.py: gone", "vllm/b.py"]
+    monkeypatch.setattr(facts, "DATA_PARALLEL_USES", (facts.Use("c.py", "Manager"),))
+    assert facts.missing_uses(there, data_parallel=True)[-1] == "vllm/c.py"
 
 
 @pytest.mark.parametrize(
@@ -201,6 +216,8 @@ def test_actor_names():
     assert facts.actor_name("i", 1, tensor=1, pipeline=2) == "vllm_Worker_i_PP1"
     assert facts.actor_name("i", 1, tensor=2, pipeline=1) == "vllm_Worker_i_TP1"
     assert facts.actor_name("i", 0, tensor=1, pipeline=1) == "vllm_Worker_i"
+    assert facts.actor_name("i", 1, tensor=1, pipeline=1, data=2) == "vllm_Worker_i_dp1"
+    assert facts.actor_name("i", 7, tensor=2, pipeline=2, data=2) == "vllm_Worker_i_dp1_TP1_PP1"
 
 
 @pytest.mark.parametrize(

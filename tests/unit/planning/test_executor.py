@@ -27,6 +27,8 @@ def spec(**parts: Any) -> VLLMDeploymentSpec:
         ({"parallelism": {"tensor": 2}, "placement": {"strategy": "STRICT_PACK"}}, "mp", "would only add a layer"),
         ({"parallelism": {"tensor": 8}}, "ray", "8 ranks over 2 pods"),
         ({"parallelism": {"tensor": 2}, "placement": {"gpusPerPod": 1}}, "ray", "2 ranks over 2 pods"),
+        ({"parallelism": {"data": 2}}, "ray", "2 data parallel ranks of 1 over 1 pod"),
+        ({"parallelism": {"tensor": 2, "data": 4}}, "ray", "4 data parallel ranks of 2 over 2 pods"),
         ({"placement": {"strategy": "SPREAD"}}, "ray", "SPREAD asks for a placement group"),
         ({"rayHead": {"nodeSelector": {"pool": "cpu"}}}, "ray", "rayHead asks for a Ray cluster"),
         ({"distributedExecutorBackend": "ray"}, "ray", "as the spec says"),

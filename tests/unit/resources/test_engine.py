@@ -105,6 +105,14 @@ def test_plan_says_all_that_the_ray_side_needs() -> None:
     assert contract.loads(contract.EnginePlan, contract.dumps(made)) == made
 
 
+def test_data_and_expert_parallel_go_with_the_plan() -> None:
+    assert not {"data", "expert"} & part(samples.TYPICAL).keys(), "a rendering without them stays what it was"
+    made = plan(1, {"parallelism": {"tensor": 2, "data": 2, "expert": True}})
+    assert (made.data, made.expert, made.world_size, made.total_ranks) == (2, True, 2, 4)
+    assert made.placement_groups == ("demo-0-aaaaaaaa-dp0", "demo-0-aaaaaaaa-dp1")
+    assert sum(group.pods * group.gpus for group in made.groups) == made.total_ranks
+
+
 def test_where_the_api_key_is_goes_with_the_plan_and_nothing_more() -> None:
     assert plan().api_key_file == ""
     made = plan(1, {"apiKeySecret": {"name": "callers", "key": "k"}})
