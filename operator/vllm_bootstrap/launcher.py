@@ -39,7 +39,7 @@ def main(arguments: Sequence[str]) -> int:
         if order.bundles:
             # vLLM reads it when it starts the ranks, in a process that inherits it.
             os.environ[BUNDLES_VARIABLE] = ",".join(map(str, order.bundles))
-        serve(order, log.stage)
+        serve(order, log)
     except EngineFailure as failure:
         log.failure(failure.reason, failure.message)
         print(failure.message, file=sys.stderr)  # noqa: T201

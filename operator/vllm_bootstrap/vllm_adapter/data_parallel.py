@@ -11,18 +11,23 @@ ranks.  That is what our code is needed for there.
 
 from __future__ import annotations
 
+import multiprocessing.connection
 import os
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import ray
 from vllm.ray.ray_env import RAY_NON_CARRY_OVER_ENV_VARS
 from vllm.v1.engine import utils
+from vllm.v1.engine.coordinator import DPCoordinator
 from vllm.v1.engine.utils import CoreEngineActorManager
 from vllm.v1.executor.ray_executor_v2 import RayExecutorV2
 
 import vllm_bootstrap
-from vllm_bootstrap.contract import RAY_NAMESPACE
+from vllm_bootstrap.contract import RAY_NAMESPACE, FailureReason
 from vllm_bootstrap.launch import LaunchOrder
 
 SECRETS = "vllm_operator_secrets"
@@ -38,8 +43,17 @@ class SecretsExecutor(RayExecutorV2):  # type: ignore[misc]
         super()._init_executor()
 
 
-def prepare(order: LaunchOrder, groups: list[Any]) -> None:
-    """Join Ray, and let vLLM make its engine cores in these placement groups."""
+Fail = Callable[[FailureReason, str], None]
+
+
+def prepare(order: LaunchOrder, groups: list[Any], fail: Fail) -> None:
+    """Join Ray, and let vLLM make its engine cores in these placement groups.
+
+    Parameters
+    ----------
+    fail
+        Told why the launcher ends, when it ends because of the coordinator.
+    """
     ray.init(
         address=os.environ["RAY_ADDRESS"],
         namespace=RAY_NAMESPACE,
@@ -62,4 +76,20 @@ def prepare(order: LaunchOrder, groups: list[Any]) -> None:
                 local_dp_ranks=list(order.local_ranks),
             )
 
+    class WatchedCoordinator(DPCoordinator):  # type: ignore[misc]
+        """Between server and engine cores; vLLM goes on without it, and requests hang or pile up on one of them."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            threading.Thread(target=self._watch, name="coordinator-watch", daemon=True).start()
+
+        def _watch(self) -> None:
+            multiprocessing.connection.wait([self.proc.sentinel])
+            if self._finalizer.alive:  # it was not asked to end
+                words = f"vLLM's data parallel coordinator, process {self.proc.pid} on the lead pod, died"
+                fail(FailureReason.LAUNCHER_EXITED, words)
+                print(words, file=sys.stderr, flush=True)  # noqa: T201
+                os._exit(1)
+
     utils.CoreEngineActorManager = OwnGroupsManager
+    utils.DPCoordinator = WatchedCoordinator

@@ -68,6 +68,7 @@ USES = (
 
 DATA_PARALLEL_USES = (
     Use("ray/ray_env.py", "get_env_vars_to_copy", ("exclude_vars", "destination")),
+    Use("v1/engine/coordinator.py", "DPCoordinator", ("proc", "_finalizer")),
     Use("v1/engine/core.py", "DPMoEEngineCoreActor.__init__", ("vllm_config", "executor_class", "dp_rank")),
     Use("v1/engine/core.py", "EngineCoreActor.__init__", ("vllm_config", "executor_class", "dp_rank")),
     Use(
@@ -227,16 +228,16 @@ def _names(node: ast.AST) -> set[str]:
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
         arguments = node.args
         return {argument.arg for argument in (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)}
-    assigned = {
+    targets = [
+        target
+        for part in ast.walk(node)
+        if isinstance(part, ast.Assign | ast.AnnAssign)
+        for target in (part.targets if isinstance(part, ast.Assign) else (part.target,))
+    ]
+    attributes = {target.attr for target in targets if isinstance(target, ast.Attribute)}
+    fields = {
         part.target.id
         for part in ast.walk(node)
         if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
     }
-    attributes = {
-        target.attr
-        for part in ast.walk(node)
-        if isinstance(part, ast.Assign)
-        for target in part.targets
-        if isinstance(target, ast.Attribute)
-    }
-    return assigned | attributes
+    return fields | attributes

@@ -29,7 +29,7 @@ from vllm_bootstrap.contract import FailureReason
 from vllm_bootstrap.environment import read_api_key
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.gate import FLIGHT_PATH, Gate
-from vllm_bootstrap.launch import LaunchOrder, Stage
+from vllm_bootstrap.launch import EventLog, LaunchOrder, Stage
 from vllm_bootstrap.vllm_adapter.arguments import classify, own_arguments, plain, refuse_overrides
 from vllm_bootstrap.vllm_adapter.facts import HEALTH_PATH
 
@@ -51,20 +51,26 @@ class Parser(FlexibleArgumentParser):  # type: ignore[misc]
         raise _refused(message or "they ask for help, not for a server")
 
 
-def serve(order: LaunchOrder, tell: Tell) -> None:
+def serve(order: LaunchOrder, log: EventLog) -> None:
     """Run the engine and its HTTP server until a signal or the engine's death ends them.
+
+    Parameters
+    ----------
+    log
+        Told how far it has come.
 
     Raises
     ------
     EngineFailure
         vLLM refuses the arguments or the configuration made of them, or the API key cannot be read.
     """
-    tell(Stage.ARGUMENTS)
+    log.stage(Stage.ARGUMENTS)
     put_gate(order)
     arguments = parse(order)
-    tell(Stage.CONFIG)
+    log.stage(Stage.CONFIG)
     config, engine_arguments = configure(order, arguments)
-    uvloop.run(_serve(config, engine_arguments, arguments, tell))
+    put_groups(order, config, log)
+    uvloop.run(_serve(config, engine_arguments, arguments, log.stage))
 
 
 def parse(order: LaunchOrder) -> argparse.Namespace:
@@ -99,22 +105,26 @@ def put_gate(order: LaunchOrder) -> None:
 
 
 def configure(order: LaunchOrder, arguments: argparse.Namespace) -> tuple[Any, Any]:
-    """Build vLLM's configuration and put our three things into it."""
+    """Build vLLM's configuration and put our things into it."""
     try:
         engine_arguments = AsyncEngineArgs.from_cli_args(arguments)
         config = engine_arguments.create_engine_config(usage_context=UsageContext.OPENAI_API_SERVER)
     except (*REFUSALS, OSError) as error:
         raise EngineFailure(classify(error), f"vLLM refuses the configuration: {plain(error)}") from error
+    config.parallel_config.ray_runtime_env = None
+    config.instance_id = order.instance_id
+    return config, engine_arguments
+
+
+def put_groups(order: LaunchOrder, config: Any, log: EventLog) -> None:
+    """Let vLLM place its ranks in the placement groups that were made for them."""
     groups = [_placement_group(number) for number in order.placement_groups]
     if order.data > 1:
         from vllm_bootstrap.vllm_adapter import data_parallel  # noqa: PLC0415 - an image without Ray has none
 
-        data_parallel.prepare(order, groups)
+        data_parallel.prepare(order, groups, log.failure)
     elif groups:
         config.parallel_config.placement_group = groups[0]
-    config.parallel_config.ray_runtime_env = None
-    config.instance_id = order.instance_id
-    return config, engine_arguments
 
 
 def _placement_group(number: str) -> Any:

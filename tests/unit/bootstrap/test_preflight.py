@@ -183,14 +183,14 @@ def test_the_signatures_of_an_installed_vllm(tmp_path: Path, monkeypatch: pytest
     uses = (
         facts.Use("a/m.py", "f", ("x", "y")),
         facts.Use("a/m.py", "C.method", ("z",)),
-        facts.Use("a/m.py", "C", ("field", "attribute")),
+        facts.Use("a/m.py", "C", ("field", "attribute", "typed")),
         facts.Use("a/m.py", "gone"),
         facts.Use("b.py", "g"),
     )
     monkeypatch.setattr(facts, "USES", uses)
     source = (
         "if True:\n    def f(x, *, w=1): ...\n"
-        "class C:\n    field: int = 0\n    async def method(self, z): self.attribute = z\n"
+        "class C:\n    field: int = 0\n    async def method(self, z): self.attribute = z; self.typed: int = z\n"
     )
     there = package(tmp_path, a__m=source)
     assert facts.missing_uses(there) == ["vllm/a/m.py: f(y)", "vllm/a/m.py: gone", "vllm/b.py"]
