@@ -505,7 +505,12 @@ class Supervisor:
             self._change(ranks=ranks, engine_cores=cores)
 
     def _change(self, **changes: object) -> None:
-        numbered = {"sequence": self._report.sequence + 1, "time": self._clock.timestamp()}
+        # A failure keeps its instant: who counts failures must not take the news of its ranks for another one.
+        failed = self._report.phase is Phase.FAILED
+        numbered = {
+            "sequence": self._report.sequence + 1,
+            "time": self._report.time if failed else self._clock.timestamp(),
+        }
         self._report = replace(self._report, **numbered, **changes)  # type: ignore[arg-type]
         LOG.info("report %d: %s %s", self._report.sequence, self._report.phase, self._report.reason)
         self._publish(self._report)

@@ -90,7 +90,7 @@ class Rig:
             inbox=self.inbox,
             paths=self.paths,
             publish=self.reports.append,
-            clock=Clock(wall=lambda: 0.0, monotonic=lambda: time.monotonic() + self.slept, sleep=self.sleep),
+            clock=Clock(wall=time.time, monotonic=lambda: time.monotonic() + self.slept, sleep=self.sleep),
         )
 
     def sleep(self, seconds: float) -> None:
@@ -261,6 +261,7 @@ def test_a_rank_that_dies_while_serving_is_reported_at_once(make_rig: Callable[.
     assert (failed.reason, failed.failed_rank) == (FailureReason.RANK_DIED, 1)
     assert [rank.state for rank in failed.ranks] == ["ALIVE", "DEAD"]
     assert [rank.state for rank in last.ranks] == ["DEAD", "DEAD"], "the end is told, too"
+    assert {report.time for report in rig.reports if report.phase is Phase.FAILED} == {failed.time}, "once"
 
 
 def test_ranks_that_were_killed_because_the_launcher_ended_are_no_cause(make_rig: Callable[..., Rig]):
