@@ -113,8 +113,9 @@ def place_ranks(
     places: list[RankPlace] = []
     for data, (request, group) in enumerate(zip(requests, groups, strict=True)):
         if request.is_pinned:
-            nodes = [group.node_of[bundle] for bundle in range(plan.world_size)]
-            places += place_in_order(nodes, tensor=plan.tensor, data=data)
+            if fault := _misplaced(request, group, set(group.node_of.values())):
+                raise ValueError(f"placement group {group.name}: {fault}")
+            places += place_in_order(request.nodes[: plan.world_size], tensor=plan.tensor, data=data)
         else:
             places += order_ranks(group.node_of, lead=lead, tensor=plan.tensor, pipeline=plan.pipeline)
     if places[0].node != lead:

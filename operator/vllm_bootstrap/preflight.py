@@ -141,7 +141,9 @@ def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
         if not machine.model_found:
             raise EngineFailure(FailureReason.MODEL_NOT_FOUND, f"{plan.model} does not exist in pod {where}")
     for _, machine in machines:
-        fault = facts.parallelism_fault(machine.model_config, tensor=plan.tensor, pipeline=plan.pipeline)
+        fault = facts.parallelism_fault(
+            machine.model_config, tensor=plan.tensor, pipeline=plan.pipeline, data=plan.data, expert=plan.expert
+        )
         if fault:
             raise EngineFailure(FailureReason.INVALID_PARALLELISM, fault)
     versions = sorted({machine.versions.get("vllm", "") for _, machine in machines})

@@ -163,7 +163,9 @@ def is_tested(version: str) -> bool:
     return ".".join(version.split(".")[:2]) in TESTED_VERSIONS
 
 
-def parallelism_fault(config: Mapping[str, Any], *, tensor: int, pipeline: int) -> str:
+def parallelism_fault(
+    config: Mapping[str, Any], *, tensor: int, pipeline: int, data: int = 1, expert: bool = False
+) -> str:
     """Say why a model cannot be cut so, in vLLM's terms; empty when it can, or when the config does not tell."""
     text = config.get("text_config")
     shape = {**config, **(text if isinstance(text, dict) else {})}
@@ -183,6 +185,17 @@ def parallelism_fault(config: Mapping[str, Any], *, tensor: int, pipeline: int) 
         )
     if layers and pipeline > layers:
         return f"pipeline parallel size ({pipeline}) is larger than the number of layers ({layers})"
+    return _expert_fault(shape, tensor * data, expert=expert) if expert or data > 1 else ""
+
+
+def _expert_fault(shape: Mapping[str, Any], ranks: int, *, expert: bool) -> str:
+    """Say why the experts cannot be divided among so many ranks, as wholes or in slices."""
+    experts = _number(shape, "num_experts", "n_routed_experts", "num_local_experts")
+    slices = _number(shape, "moe_intermediate_size")
+    if experts and expert and ranks > experts:
+        return f"the model has {experts} experts, fewer than the {ranks} expert parallel ranks"
+    if experts and slices and not expert and slices % ranks:
+        return f"the experts' intermediate size ({slices}) must be divisible by tensor x data parallel size ({ranks})"
     return ""
 
 

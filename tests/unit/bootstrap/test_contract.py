@@ -10,6 +10,7 @@ import pytest
 from vllm_bootstrap import contract
 from vllm_bootstrap.contract import (
     ContractError,
+    EngineCoreReport,
     EnginePlan,
     EngineReport,
     EnvironmentSource,
@@ -35,6 +36,7 @@ def report() -> EngineReport:
         failed_rank=0,
         log_tail=("a", "b"),
         ranks=(RankReport(rank=0, tp=0, pp=0, bundle=1, driver=True),),
+        engine_cores=(EngineCoreReport(dp=1, kind="EngineCoreActor", pod="p"),),
         placement_groups=(PlacementGroupReport(name="g"),),
         timings=TimingsReport(placed="x"),
         versions={"vllm": "0.32.0"},
@@ -57,9 +59,25 @@ def test_an_older_reader_ignores_what_it_does_not_know(make_plan: Callable[..., 
 
 def test_a_newer_reader_takes_the_default_for_what_is_missing(make_plan: Callable[..., EnginePlan]):
     value = json.loads(contract.dumps(make_plan()))
-    for name in ("deadlines", "environment_sources", "version"):
+    for name in ("deadlines", "environment_sources", "version", "data", "expert"):
         del value[name]
     assert contract.loads(EnginePlan, json.dumps(value)) == make_plan()
+
+
+@pytest.mark.parametrize(
+    ("group", "data", "groups"),
+    [
+        ("demo-0-x-dp0", 1, ("demo-0-x-dp0",)),
+        ("demo-0-x-dp0", 3, ("demo-0-x-dp0", "demo-0-x-dp1", "demo-0-x-dp2")),
+        ("demo", 2, ("demo", "demo-dp1")),
+    ],
+)
+def test_each_data_parallel_rank_has_a_group(
+    make_plan: Callable[..., EnginePlan], group: str, data: int, groups: tuple[str, ...]
+):
+    plan = make_plan(placement_group=group, tensor=2, pipeline=2, data=data)
+    assert plan.placement_groups == groups
+    assert (plan.world_size, plan.total_ranks) == (4, 4 * data)
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,24 @@ def test_what_stands_in_the_way(
 
 
 @pytest.mark.parametrize(
+    ("config", "data", "expert", "fault"),
+    [
+        ({"num_experts": 8, "moe_intermediate_size": 128}, 4, False, ""),
+        ({"num_experts": 8, "moe_intermediate_size": 128}, 3, False, "intermediate size (128) must be divisible by"),
+        ({"num_local_experts": 8, "moe_intermediate_size": 100}, 3, False, "tensor x data parallel size (6)"),
+        ({"num_experts": 8, "moe_intermediate_size": 3}, 1, False, ""),
+        ({"num_experts": 8, "moe_intermediate_size": 128}, 3, True, ""),
+        ({"text_config": {"n_routed_experts": 4}}, 3, True, "4 experts, fewer than the 6 expert parallel ranks"),
+        ({"intermediate_size": 100}, 3, False, ""),
+    ],
+)
+def test_how_experts_are_divided(config: Mapping[str, object], data: int, expert: bool, fault: str):
+    found = facts.parallelism_fault(config, tensor=2, pipeline=1, data=data, expert=expert)
+    assert fault in found
+    assert bool(found) is bool(fault)
+
+
+@pytest.mark.parametrize(
     ("config", "tensor", "pipeline", "fault"),
     [
         ({}, 7, 7, ""),
