@@ -154,11 +154,11 @@ def test_the_first_rank_is_beside_the_server(make_plan: MakePlan):
 
 
 def test_bundles_that_are_not_where_they_were_pinned_are_not_launched_on(make_plan: MakePlan):
-    plan = make_plan(tensor=1, pipeline=1, data=2)
+    plan = make_plan(tensor=2, pipeline=1, data=2)
     requests = group_requests(plan, [LEAD, WORKER])
     groups = [made(request) for request in requests]
-    groups[1] = replace(groups[1], node_of={0: "w", 1: "l"})
-    with pytest.raises(ValueError, match=r"placement group demo-engine-0-dp1: its bundles 1 are on other nodes"):
+    groups[1] = replace(groups[1], node_of={0: "w", 1: "w", 2: "l"})
+    with pytest.raises(ValueError, match=r"placement group demo-engine-0-dp1: its bundles 2 are on other nodes"):
         place_ranks(plan, requests, groups, "l")
 
 
