@@ -29,6 +29,22 @@ PLAIN = {"A_PLAIN_VARIABLE": "reaches every rank", "NCCL_DEBUG": "WARN"}
 
 
 @dataclass(frozen=True)
+class Victim:
+    """A process that is killed, and what the failure must say."""
+
+    words: str
+    pod: int
+    reason: str
+    message: str
+    rank: int = -1
+
+
+RANK = Victim("RayWorkerProc", 1, "RankDied", "rank 1 on pod", rank=1)
+CORE = Victim("DPMoEEngineCoreActor", 1, "RankDied", "the DPMoEEngineCoreActor of data parallel rank 1 on pod", rank=1)
+COORDINATOR = Victim("DPCoordinator", 0, "LauncherExited", "vLLM's data parallel coordinator")
+
+
+@dataclass(frozen=True)
 class Shape:
     """A shape and what a user expects of it.
 
@@ -37,13 +53,14 @@ class Shape:
     core
         Class of the actor that each data parallel rank must have.
     victim
-        Class of the actor that is killed; an attempt costs the better part of a minute, so each is killed once.
+        What is killed: words of the command line, in the lead pod or in the other one, and what the failure must say.
+        An attempt costs the better part of a minute, so each is killed in one shape only.
     """
 
     name: str
     model: str
     core: str
-    victim: str = ""
+    victim: Victim
     tensor: int = 1
     expert: bool = False
     data: int = 2
@@ -55,9 +72,9 @@ class Shape:
 
 
 SHAPES = [
-    Shape("dense", "dummy-tp", "EngineCoreActor", victim="RayWorkerProc"),
-    Shape("moe", "dummy-moe", "DPMoEEngineCoreActor", victim="DPMoEEngineCoreActor"),
-    Shape("experts", "dummy-moe", "DPMoEEngineCoreActor", tensor=2, expert=True),
+    Shape("dense", "dummy-tp", "EngineCoreActor", RANK),
+    Shape("moe", "dummy-moe", "DPMoEEngineCoreActor", CORE),
+    Shape("experts", "dummy-moe", "DPMoEEngineCoreActor", COORDINATOR, tensor=2, expert=True),
 ]
 
 
@@ -191,26 +208,26 @@ for entry in os.listdir('/proc'):
             line = open(f'/proc/{{entry}}/cmdline').read().replace(chr(0), ' ')
         except OSError:
             continue
-        if {title!r} in line:
+        if {words!r} in line:
             os.kill(int(entry), signal.SIGKILL)
             print(line[:80])
 """
 
 
 def test_an_attempt_follows_on_the_same_groups(case: Case) -> None:
-    victim = case.shape.victim
-    if not victim:
-        pytest.skip("what can die here is killed in another shape")
-    before = case.engine
-    last = before["ranks"][-1]
-    assert case.execute(last["pod"], KILL.format(title=victim))
+    victim, before = case.shape.victim, case.engine
+    pod = before["ranks"][-1 if victim.pod else 0]["pod"]
+    assert case.execute(pod, KILL.format(words=victim.words))
     case.deployment.await_condition("Ready", "False", deadline=30)
     engine = case.deployment.await_engine("Serving", attempt=before["attempt"] + 1)
 
     failure = case.deployment.status["lastFailures"][0]
-    assert (failure["reason"], failure["attempt"], failure["pod"]) == ("RankDied", before["attempt"], last["pod"])
-    named = "rank 1 on pod" if victim == "RayWorkerProc" else f"the {victim} of data parallel rank 1 on pod"
-    assert failure["message"].startswith(named)
+    assert (failure["reason"], failure["attempt"], failure.get("rank", -1)) == (
+        victim.reason,
+        before["attempt"],
+        victim.rank,
+    )
+    assert failure["message"].startswith(victim.message)
     assert engine["placementGroups"] == before["placementGroups"]
     assert [rank["rayNode"] for rank in engine["ranks"]] == [rank["rayNode"] for rank in before["ranks"]]
     evidence = case.evidence()
