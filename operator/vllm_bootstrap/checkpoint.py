@@ -1,11 +1,20 @@
-"""How large the model on the volume is: the planner may have been told another size, and nobody else compares them."""
+"""What lies where the model should be: whether it is whole, and how large.
+
+A missing part costs minutes of loading before vLLM notices it, and the size that the planner was told nobody else
+compares with what is there.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-INDEX = "model.safetensors.index.json"
+from vllm_bootstrap.model_files import DEFAULT_FORMAT, INDEX, missing_weights
+
 PATTERNS = ("model*.safetensors", "*.safetensors", "pytorch_model*.bin", "*.gguf")
 """The first that matches counts: some checkpoints lie there twice, in two forms."""
 
@@ -13,6 +22,72 @@ TOLERANCE = 0.1
 """What a planned size may be off: it may come from a rounded number of weights."""
 
 GIB = 1024**3
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelSight:
+    """What was seen at the path of the model in a pod.
+
+    Attributes
+    ----------
+    found
+        There is something; true as well where the model is no path but a name.
+    config
+        Its ``config.json``; empty when it has none that can be read.
+    missing
+        Files of weights that should be beside those that are there.
+    size
+        Bytes of its weights, 0 when they cannot be told.
+    """
+
+    found: bool = True
+    config: Mapping[str, Any] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    size: int = 0
+
+
+def is_local(model: str) -> bool:
+    """Tell a path in the pod from the name of a model on the hub."""
+    return model.startswith("/")
+
+
+def look_at_model(model: str, *, form: str = DEFAULT_FORMAT) -> ModelSight:
+    """Look at the model of this pod.
+
+    Parameters
+    ----------
+    form
+        vLLM's ``--load-format``.
+    """
+    if not is_local(model):
+        return ModelSight()
+    folder = Path(model)
+    return ModelSight(
+        found=folder.exists(),
+        config=_config(folder),
+        missing=tuple(_missing(folder, form)),
+        size=checkpoint_bytes(folder),
+    )
+
+
+def _config(folder: Path) -> dict[str, Any]:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except (OSError, ValueError):
+        return {}  # a GGUF file, or a form that only vLLM knows: it will say so itself
+    return config if isinstance(config, dict) else {}
+
+
+def _missing(folder: Path, form: str) -> list[str]:
+    try:
+        names = [name for name in os.listdir(folder) if (folder / name).is_file()]
+    except OSError:
+        return []
+    try:
+        indexed = set(json.loads((folder / INDEX).read_text())["weight_map"].values())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        indexed = set()
+    return missing_weights(names, form=form, indexed=indexed)
 
 
 def checkpoint_bytes(folder: Path) -> int:

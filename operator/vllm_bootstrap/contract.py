@@ -39,6 +39,9 @@ ENV_FROM_DIR = f"{RUN_DIR}/env-from"
 API_KEY_FILE = f"{RUN_DIR}/api-key/key"
 """On the lead pod: the key that the engine's API asks for, of ``spec.apiKeySecret``."""
 
+HF_TOKEN_FILE = f"{RUN_DIR}/hf-token/token"
+"""On every pod that holds ranks: the token of ``spec.model.hfTokenSecret``."""
+
 CONTROL_TOKEN_FILE = f"{RUN_DIR}/control/control_token"
 """On the lead pod: the token of the supervisor's ``/status``, ``/drain`` and ``/stop``."""
 
@@ -91,6 +94,13 @@ class FailureReason(enum.StrEnum):
     RAY_NODES_MISSING = "RayNodesMissing"
     PREFLIGHT_FAILED = "PreflightFailed"
     MODEL_NOT_FOUND = "ModelNotFound"
+    MODEL_NOT_ON_HUB = "ModelNotOnHub"
+    MODEL_INCOMPLETE = "ModelIncomplete"
+    HUB_ACCESS_DENIED = "HubAccessDenied"
+    HUB_UNAVAILABLE = "HubUnavailable"
+    DOWNLOAD_STALLED = "DownloadStalled"
+    DOWNLOAD_FAILED = "DownloadFailed"
+    DISK_FULL = "DiskFull"
     INVALID_PARALLELISM = "InvalidParallelism"
     INVALID_ENVIRONMENT = "InvalidEnvironment"
     ARGUMENTS_REFUSED = "ArgumentsRefused"
@@ -116,6 +126,17 @@ FATAL = frozenset(
     }
 )
 """Failures that only a changed spec, image or volume mends: the operator does not try them again by itself."""
+
+MENDED_ELSEWHERE = frozenset(
+    {
+        FailureReason.MODEL_NOT_ON_HUB,
+        FailureReason.MODEL_INCOMPLETE,
+        FailureReason.HUB_ACCESS_DENIED,
+        FailureReason.DISK_FULL,
+    }
+)
+"""Failures that somebody must mend, but not in the CR (a Secret, the hub, a volume): nobody would tell the operator, so
+it calls them lasting and tries again all the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,6 +183,37 @@ class ReportTarget:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HubSource:
+    """A repository of the hub that every node of an engine gets before vLLM starts.
+
+    Attributes
+    ----------
+    repository
+        ``org/name``; empty where nothing is downloaded.
+    revision
+        Branch, tag or commit; empty: the default branch.
+    endpoint
+        Address of the hub: the installation's, never a CR's, because tokens go there.
+    folder
+        Cache in the pods, of the layout that Hugging Face's libraries share.
+    shared
+        The cache is one and the same for all pods.
+    room
+        Bytes that the cache may hold, where its volume has a limit that its file system does not know; else 0.
+    named_by
+        Field of the CR that names it, for messages.
+    """
+
+    repository: str = ""
+    revision: str = ""
+    endpoint: str = ""
+    folder: str = ""
+    shared: bool = False
+    room: int = 0
+    named_by: str = "spec.model"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Deadlines:
     """Seconds until a step that has not ended is a failure.
 
@@ -175,12 +227,15 @@ class Deadlines:
         From the launcher's start to the warm-up token.
     cleanup
         For the actors of an earlier attempt to be dead.
+    stall
+        For another byte of a download to come; a download that goes on has no other deadline.
     """
 
     ray_nodes: float = 120.0
     placement: float = 120.0
     load: float = 1800.0
     cleanup: float = 60.0
+    stall: float = 300.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,6 +291,10 @@ class EnginePlan:
         Size of the checkpoint that the engine was planned for; 0 when nothing was known of the model.
     api_key_file
         File on the lead pod with the key that the engine's API asks for; empty where it asks for none of ours.
+    source
+        What each node downloads before the launch; vLLM is given the folder instead of ``model`` then.
+    hub_token_file
+        File on every pod with the hub's token; empty where there is none.
     """
 
     deployment: str
@@ -265,6 +324,8 @@ class EnginePlan:
     expert: bool = False
     checkpoint_bytes: int = 0
     api_key_file: str = ""
+    source: HubSource = field(default_factory=HubSource)
+    hub_token_file: str = ""
     http_port: int = HTTP_PORT
     supervisor_port: int = SUPERVISOR_PORT
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -377,6 +438,15 @@ class TimingsReport:
 
 
 @dataclass(frozen=True, kw_only=True)
+class DownloadReport:
+    """How far a pod's download is, in bytes."""
+
+    pod: str
+    done: int
+    total: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class EngineReport:
     """What the Ray side knows of an engine; written whole at each change, never on a clock.
 
@@ -394,6 +464,8 @@ class EngineReport:
         ``vllm``, ``ray``, ``torch``, ``python`` as found in the pods.
     warnings
         What may go wrong, as the preflight saw it.
+    downloads
+        Of the model, by pod, while it is downloaded; empty before and afterwards.
     """
 
     uid: str
@@ -414,6 +486,7 @@ class EngineReport:
     timings: TimingsReport = field(default_factory=TimingsReport)
     versions: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    downloads: tuple[DownloadReport, ...] = ()
     version: int = VERSION
 
 

@@ -139,8 +139,15 @@ def launcher_environment(
     host_ip: str,
     instance_id: str,
     package: str,
+    offline: bool = False,
 ) -> dict[str, str]:
-    """Put the launcher's environment together; ours comes last, because a launch without it would not come up."""
+    """Put the launcher's environment together; ours comes last, because a launch without it would not come up.
+
+    Parameters
+    ----------
+    offline
+        The model was downloaded, and vLLM is not to ask a hub; ``spec.env`` may let it, for a second model.
+    """
     ours = {
         **({"RAY_ADDRESS": ray_address} if ray_address else {}),
         # vLLM's default is fork, and a process that has Ray in it must not be forked.
@@ -149,7 +156,8 @@ def launcher_environment(
         "PYTHONUNBUFFERED": "1",
         INSTANCE_VARIABLE: instance_id,
     }
-    merged = {**base, **variables, **ours}
+    quiet = {"HF_HUB_OFFLINE": "1"} if offline else {}
+    merged = {**base, **quiet, **variables, **ours}
     merged["PYTHONPATH"] = ":".join(filter(None, (package, variables.get("PYTHONPATH", base.get("PYTHONPATH", "")))))
     return merged
 

@@ -96,6 +96,7 @@ class EngineHost:
         self._refused: EngineReport | None = None
         self._fault: EngineFailure | None = None
         self._ended = threading.Event()
+        self._stopping = threading.Event()
         self._preparation = threading.Thread(target=self._prepare, name="prepare", daemon=True)
 
     def prepare(self) -> None:
@@ -126,8 +127,20 @@ class EngineHost:
 
     def stop(self, seconds: float) -> bool:
         """End the engine for good, because another attempt takes its place; say whether it came to that in time."""
+        self._stopping.set()
         self._inbox.put(StopAsked(0.0))
         return self._ended.wait(seconds)
+
+    def check_wanted(self) -> None:
+        """See that nobody has asked for its end, before there is an engine that would hear it.
+
+        Raises
+        ------
+        EngineFailure
+            It is to end.
+        """
+        if self._stopping.is_set():
+            raise EngineFailure(FailureReason.BOOTSTRAP_ERROR, "another attempt has taken its place")
 
     def await_end(self, seconds: float) -> bool:
         """Wait for the engine's end; say whether it came in time."""
@@ -222,6 +235,7 @@ class EngineHost:
             host_ip=self._surroundings.host_ip,
             instance_id=self.plan.instance_id,
             package=str(PACKAGE),
+            offline=bool(self.plan.source.repository),
         )
         refuse_second_key(self.plan, environment)
         if self.plan.data > 1:

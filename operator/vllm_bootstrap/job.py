@@ -1,7 +1,8 @@
 """The bootstrap job: place the engine, look before the launch, hand over to the supervisor, and end.
 
-It runs on the CPU-only head as the entrypoint of a Ray job, for seconds, and may be run again at any time: for a plan
-whose supervisor lives it changes nothing.  What it leaves is a detached placement group and a detached actor.
+It runs on the CPU-only head as the entrypoint of a Ray job, for seconds and as long as a model is downloaded, and may
+be run again at any time: for a plan whose supervisor lives it changes nothing.  What it leaves is a detached placement
+group and a detached actor.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from vllm_bootstrap.contract import (
     FailureReason,
     PlacementGroupReport,
 )
+from vllm_bootstrap.download_actor import ray_sites
 from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.fetch import fetch, model_order
 from vllm_bootstrap.groups import (
     GroupRequest,
     describe_placed,
@@ -38,6 +41,7 @@ from vllm_bootstrap.groups import (
     unfit,
 )
 from vllm_bootstrap.host import instance_prefix
+from vllm_bootstrap.model_files import load_format
 from vllm_bootstrap.placement import (
     Group,
     RankPlace,
@@ -45,7 +49,7 @@ from vllm_bootstrap.placement import (
     changed_nodes,
     missing_nodes,
 )
-from vllm_bootstrap.preflight import BundleFacts, judge, look
+from vllm_bootstrap.preflight import BundleFacts, judge, judge_model, look
 from vllm_bootstrap.rank_map import describe_cores, describe_ranks
 from vllm_bootstrap.ray_cluster import NamedActor
 from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report, first_report
@@ -127,7 +131,11 @@ class Attempt:
             versions=_versions(found),
             warnings=warnings,
         )
-        self._hand_over(supervisor, groups, ranks)
+        model = ""
+        if plan.source.repository:
+            model = self._download(supervisor, lead, found)
+            self._confirm(nodes)  # it may have taken an hour
+        self._hand_over(supervisor, groups, ranks, model)
 
     def _is_running(self) -> bool:
         try:
@@ -283,6 +291,7 @@ class Attempt:
         handles = [ray_cluster.handle(group.id) for group in groups]
         first = {place.node: place.rank for place in reversed(ranks)}
         task = ray.remote(num_cpus=0, num_gpus=1, max_retries=0)(look)
+        form = load_format(self._plan.arguments)
         references = [
             task.options(
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
@@ -291,6 +300,7 @@ class Attempt:
             ).remote(
                 place.bundle,
                 self._plan.model,
+                form=form,
                 whole=first[place.node] == place.rank,
                 dp=place.dp,
                 data_parallel=self._plan.data > 1,
@@ -310,6 +320,41 @@ class Attempt:
         except ray.exceptions.RayError as error:
             raise EngineFailure(FailureReason.PREFLIGHT_FAILED, f"a preflight task failed: {_last(error)}") from error
         return found
+
+    def _download(self, supervisor: Any, lead: RayNode, found: Sequence[BundleFacts]) -> str:
+        """Bring the model to each pod; give its folder, the same in all."""
+        plan = self._plan
+        bundles = sorted((item for item in found if item.machine), key=lambda item: item.ray_node != lead.id)
+        sites = ray_sites([(item.where, item.ray_node) for item in bundles], stall=plan.deadlines.stall)
+        try:
+            path = fetch(
+                sites,
+                model_order(plan),
+                tell=lambda downloads, message: self._change(downloads=downloads, message=message),
+                check=lambda: self._check_supervisor(supervisor),
+                clock=self._clock,
+            )
+            sights = [
+                (item.place, site.look_at_model(path, form=load_format(plan.arguments)))
+                for item, site in zip(bundles, sites, strict=True)
+            ]
+        finally:
+            for site in sites:
+                site.close()
+        LOG.info("the model is in %s of each pod", path)
+        warnings = judge_model(plan, path, sights)
+        self._change(downloads=(), message="", warnings=(*self.report.warnings, *warnings))
+        return path
+
+    def _check_supervisor(self, supervisor: Any) -> None:
+        """See that the supervisor still waits: else another attempt has taken its place, or its pod is gone."""
+        try:
+            ray.get(supervisor.describe.remote(), timeout=SUPERVISOR_SECONDS)
+        except ray.exceptions.RayError as error:
+            raise EngineFailure(
+                FailureReason.BOOTSTRAP_ERROR,
+                f"the supervisor on the lead pod ended while the model was downloaded: {_last(error)}",
+            ) from error
 
     def _confirm(self, nodes: Sequence[RayNode]) -> None:
         """See the same nodes once more: one that has died is listed alive until Ray notices.
@@ -338,13 +383,14 @@ class Attempt:
             .remote(contract.dumps(plan))
         )
 
-    def _hand_over(self, supervisor: Any, groups: Sequence[Group], ranks: Sequence[RankPlace]) -> None:
+    def _hand_over(self, supervisor: Any, groups: Sequence[Group], ranks: Sequence[RankPlace], model: str) -> None:
         # The supervisor counts on from here: nothing of ours may be written after its first report.
         if not self._writer.flush(FLUSH_SECONDS):
             LOG.warning("the last report is not written yet; the supervisor's follow")
         assignment = Assignment(
             report=contract.dumps(self.report),
             placed=describe_placed(groups, ranks),
+            model=model,
         )
         try:
             accepted = ray.get(supervisor.start.remote(assignment), timeout=SUPERVISOR_SECONDS)

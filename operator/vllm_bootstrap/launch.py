@@ -126,12 +126,18 @@ class LaunchEvents:
     message: str = ""
 
 
-def make_order(plan: EnginePlan, placed: Placed | None = None) -> LaunchOrder:
-    """Write the order for a plan, and for where it was placed, when it is for Ray."""
+def make_order(plan: EnginePlan, placed: Placed | None = None, *, model: str = "") -> LaunchOrder:
+    """Write the order for a plan, and for where it was placed, when it is for Ray.
+
+    Parameters
+    ----------
+    model
+        Folder of a model that was downloaded; empty: the plan names what vLLM is given.
+    """
     placed = placed or Placed()
     return LaunchOrder(
         executor=plan.executor,
-        model=plan.model,
+        model=model or plan.model,
         served_name=plan.served_name,
         tensor=plan.tensor,
         pipeline=plan.pipeline,

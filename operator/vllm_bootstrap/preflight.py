@@ -7,7 +7,6 @@ A launch costs minutes and its errors come out of a worker process three layers 
 from __future__ import annotations
 
 import importlib.metadata
-import json
 import os
 import platform
 import re
@@ -16,12 +15,12 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_bootstrap.checkpoint import checkpoint_bytes, size_warning
+from vllm_bootstrap.checkpoint import ModelSight, look_at_model, size_warning
 from vllm_bootstrap.contract import EnginePlan, FailureReason
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.model_files import DEFAULT_FORMAT
 from vllm_bootstrap.vllm_adapter import facts
 
 SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - it is looked through, not written to
@@ -58,6 +57,11 @@ class BundleFacts:
         """Name the pod, or what is known instead of it."""
         return self.pod or self.address
 
+    @property
+    def place(self) -> str:
+        """Name the pod and its node."""
+        return f"{self.where} (node {self.node})" if self.node else self.where
+
 
 @dataclass(frozen=True, kw_only=True)
 class MachineFacts:
@@ -66,13 +70,19 @@ class MachineFacts:
     gpu_uuids: Mapping[int, str] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     missing_uses: tuple[str, ...] = ()
-    model_found: bool = True
-    model_config: Mapping[str, Any] = field(default_factory=dict)
+    model: ModelSight = field(default_factory=ModelSight)
     removed: tuple[str, ...] = ()
-    checkpoint_bytes: int = 0
 
 
-def look(bundle: int, model: str, *, whole: bool, dp: int = 0, data_parallel: bool = False) -> BundleFacts:
+def look(
+    bundle: int,
+    model: str,
+    *,
+    whole: bool,
+    form: str = DEFAULT_FORMAT,
+    dp: int = 0,
+    data_parallel: bool = False,
+) -> BundleFacts:
     """Run as a Ray task inside the bundle: gather the facts; ``whole`` with those of the machine."""
     import ray  # noqa: PLC0415 - the rest of the module is for processes without Ray, too
 
@@ -87,15 +97,17 @@ def look(bundle: int, model: str, *, whole: bool, dp: int = 0, data_parallel: bo
         pod=os.environ.get(contract.POD_NAME_VARIABLE, ""),
         node=os.environ.get(contract.NODE_NAME_VARIABLE, ""),
         host_ip=os.environ.get("VLLM_HOST_IP", ""),
-        machine=look_around(model, data_parallel=data_parallel) if whole else None,
+        machine=look_around(model, form=form, data_parallel=data_parallel) if whole else None,
     )
 
 
-def look_around(model: str, *, data_parallel: bool = False) -> MachineFacts:
+def look_around(model: str, *, form: str = DEFAULT_FORMAT, data_parallel: bool = False) -> MachineFacts:
     """Gather what concerns the whole pod, and delete what dead engines left in its shared memory.
 
     Parameters
     ----------
+    form
+        vLLM's ``--load-format``.
     data_parallel
         More of vLLM is needed.
     """
@@ -104,16 +116,9 @@ def look_around(model: str, *, data_parallel: bool = False) -> MachineFacts:
         gpu_uuids=_gpu_uuids(),
         versions=_versions(package),
         missing_uses=tuple(facts.missing_uses(package, data_parallel=data_parallel)) if package else (),
-        model_found=not is_local(model) or Path(model).exists(),
-        model_config=_model_config(model),
-        checkpoint_bytes=checkpoint_bytes(Path(model)) if is_local(model) else 0,
+        model=look_at_model(model, form=form),
         removed=tuple(remove_stale_memory(SHARED_MEMORY, Path("/proc"))),
     )
-
-
-def is_local(model: str) -> bool:
-    """Tell a path in the pod from the name of a model on the hub."""
-    return model.startswith("/")
 
 
 def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
@@ -137,23 +142,51 @@ def judge(plan: EnginePlan, found: Sequence[BundleFacts]) -> list[str]:
                 FailureReason.PREFLIGHT_FAILED,
                 f"VLLM_HOST_IP is {bundle.host_ip} in {bundle.where}, but its Ray node is at {bundle.address}",
             )
-    for where, machine in machines:
-        if not machine.model_found:
-            raise EngineFailure(FailureReason.MODEL_NOT_FOUND, f"{plan.model} does not exist in pod {where}")
-    for _, machine in machines:
-        fault = facts.parallelism_fault(
-            machine.model_config, tensor=plan.tensor, pipeline=plan.pipeline, data=plan.data, expert=plan.expert
-        )
-        if fault:
-            raise EngineFailure(FailureReason.INVALID_PARALLELISM, fault)
+    sizes = judge_model(plan, plan.model, [(item.place, item.machine.model) for item in found if item.machine])
     versions = sorted({machine.versions.get("vllm", "") for _, machine in machines})
     if plan.data > 1:
         _refuse_untested(versions)
-    sizes = {size_warning(plan.model, machine.checkpoint_bytes, plan.checkpoint_bytes) for _, machine in machines}
-    return [
-        *sorted(sizes - {""}),
-        *_untested(versions),
-    ]
+    return [*sizes, *_untested(versions)]
+
+
+def judge_model(plan: EnginePlan, path: str, sights: Sequence[tuple[str, ModelSight]]) -> list[str]:
+    """Decide whether the model that lies in the pods can be started.
+
+    Parameters
+    ----------
+    path
+        Where it lies; downloaded, it has another than the plan's name.
+    sights
+        Pod, and what was seen there.
+
+    Returns
+    -------
+    list
+        Warnings.
+
+    Raises
+    ------
+    EngineFailure
+        It is not there, not whole, or cannot be divided as planned.
+    """
+    absent = [where for where, sight in sights if not sight.found]
+    if absent:
+        there = "; in the others it is there" if len(absent) < len(sights) else ""
+        raise EngineFailure(FailureReason.MODEL_NOT_FOUND, f"{path} does not exist in pod {', '.join(absent)}{there}")
+    for where, sight in sights:
+        if sight.missing:
+            more = f" and {len(sight.missing) - 3} more files" if len(sight.missing) > 3 else ""
+            raise EngineFailure(
+                FailureReason.MODEL_INCOMPLETE,
+                f"the model in {path} of pod {where} lacks {', '.join(sight.missing[:3])}{more}: copy it again",
+            )
+    for _, sight in sights:
+        fault = facts.parallelism_fault(
+            sight.config, tensor=plan.tensor, pipeline=plan.pipeline, data=plan.data, expert=plan.expert
+        )
+        if fault:
+            raise EngineFailure(FailureReason.INVALID_PARALLELISM, fault)
+    return sorted({size_warning(path, sight.size, plan.checkpoint_bytes) for _, sight in sights} - {""})
 
 
 def _refuse_untested(versions: Sequence[str]) -> None:
@@ -255,16 +288,6 @@ def _versions(package: Path | None) -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             versions[name] = ""
     return versions
-
-
-def _model_config(model: str) -> dict[str, Any]:
-    if not is_local(model):
-        return {}
-    try:
-        config = json.loads((Path(model) / "config.json").read_text())
-    except (OSError, ValueError):
-        return {}  # a GGUF file, or a form that only vLLM knows: it will say so itself
-    return config if isinstance(config, dict) else {}
 
 
 def _gpu_uuids() -> dict[int, str]:

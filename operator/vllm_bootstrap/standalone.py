@@ -16,16 +16,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from vllm_bootstrap import contract, launch
+from vllm_bootstrap.checkpoint import look_at_model
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason
+from vllm_bootstrap.contract import DownloadReport, EnginePlan, EngineReport, FailureReason
 from vllm_bootstrap.control import ControlServer, View
+from vllm_bootstrap.downloader import Downloader
 from vllm_bootstrap.environment import base_environment
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.fetch import fetch, model_order
 from vllm_bootstrap.host import EngineHost, Surroundings
+from vllm_bootstrap.model_files import load_format
 from vllm_bootstrap.placement import order_ranks
-from vllm_bootstrap.preflight import BundleFacts, judge, look_around
+from vllm_bootstrap.preflight import BundleFacts, judge, judge_model, look_around
 from vllm_bootstrap.process_watch import ProcessRankWatch
 from vllm_bootstrap.rank_map import describe_ranks
 from vllm_bootstrap.report import ReportWriter, choose_sink, first_report
@@ -114,19 +119,22 @@ class Standalone:
         writer.submit(report)
         try:
             report = self._looked(plan, report)
+            model = ""
+            if plan.source.repository:
+                report, model = self._downloaded(plan, report, host, writer)
         except EngineFailure as failure:
             host.refuse(report, failure)
         except Exception as error:
             LOG.exception("the preflight failed")
             host.refuse(report, EngineFailure(FailureReason.PREFLIGHT_FAILED, f"the preflight failed: {error!r}"))
         else:
-            host.run(report, launch.make_order(plan))
+            host.run(report, launch.make_order(plan, model=model))
         finally:
             writer.close()
 
     def _looked(self, plan: EnginePlan, report: EngineReport) -> EngineReport:
         """Look before the launch, and map the ranks: GPU i of the pod is rank i's."""
-        machine = look_around(plan.model)
+        machine = look_around(plan.model, form=load_format(plan.arguments))
         node = "pod"
         found = [
             BundleFacts(
@@ -150,14 +158,36 @@ class Standalone:
             replace(rank, ray_node="", actor=process_name(rank.rank, executor=plan.executor))
             for rank in describe_ranks(plan, places, found)
         )
-        return replace(
+        return self._next(
             report,
-            sequence=report.sequence + 1,
-            time=self._clock.timestamp(),
             ranks=ranks,
             versions={name: version for name, version in machine.versions.items() if version},
             warnings=warnings,
         )
+
+    def _downloaded(
+        self, plan: EnginePlan, report: EngineReport, host: EngineHost, writer: ReportWriter
+    ) -> tuple[EngineReport, str]:
+        """Bring the model to this pod; give the report that follows, and the model's folder."""
+        newest = report
+
+        def tell(downloads: tuple[DownloadReport, ...], message: str) -> None:
+            nonlocal newest
+            newest = self._next(newest, downloads=downloads, message=message)
+            writer.submit(newest)
+
+        pod = os.environ.get(contract.POD_NAME_VARIABLE, "")
+        site = Downloader(pod, stall=plan.deadlines.stall, clock=self._clock)
+        try:
+            path = fetch([site], model_order(plan), tell=tell, check=host.check_wanted, clock=self._clock)
+        finally:
+            site.close()
+        sight = look_at_model(path, form=load_format(plan.arguments))
+        warnings = judge_model(plan, path, [(pod, sight)])
+        return self._next(newest, downloads=(), message="", warnings=(*report.warnings, *warnings)), path
+
+    def _next(self, report: EngineReport, **changes: Any) -> EngineReport:
+        return replace(report, sequence=report.sequence + 1, time=self._clock.timestamp(), **changes)
 
 
 def serve(port: int) -> int:

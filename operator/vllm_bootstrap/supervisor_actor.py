@@ -33,10 +33,17 @@ PORT_SECONDS = 30.0
 
 @dataclass(frozen=True, kw_only=True)
 class Assignment:
-    """What the bootstrap job hands over once everything is placed and looked at."""
+    """What the bootstrap job hands over once everything is placed and looked at.
+
+    Attributes
+    ----------
+    model
+        Folder of the model in each pod, where it was downloaded.
+    """
 
     report: str
     placed: Placed
+    model: str = ""
 
 
 class SupervisorActor:
@@ -105,7 +112,7 @@ class SupervisorActor:
 
     def _run(self, assignment: Assignment) -> None:
         self._groups = assignment.placed.groups
-        order = launch.make_order(self._plan, assignment.placed)
+        order = launch.make_order(self._plan, assignment.placed, model=assignment.model)
         self._host.run(contract.loads(EngineReport, assignment.report), order)
 
 

@@ -268,6 +268,9 @@ def _ray(seen: Evidence) -> Cause | None:
         return None
     if report.phase == contract.Phase.FAILED and report.reason:
         return _reported(seen)
+    if engine.reason == Reason.DOWNLOADING:
+        message = f"{engine.name} gets its model: {words(report.message)}"
+        return Cause(level="engine", reason=Reason.DOWNLOADING.value, message=message, next="it goes on by itself")
     pending = next((group for group in report.groups if group.state == "PENDING"), None)
     if report.phase == contract.Phase.PLACING and (pending or report.message):
         group = f"placement group {pending.name} is PENDING" if pending else ""
@@ -290,6 +293,8 @@ def _reported(seen: Evidence) -> Cause:
         more = _head_status(seen)
     elif fatal:
         more = f"mend the spec; when the image or a volume was mended instead: {seen.retry}"
+    elif report.reason in contract.MENDED_ELSEWHERE:
+        more = f"mend what it names; it is tried again by itself, and at once with: {seen.retry}"
     else:
         more = seen.logs(pod) if pod else seen.describe("raycluster", engine.ray_cluster)
     rank = f", rank {report.failed_rank} first" if report.failed_rank >= 0 else ""

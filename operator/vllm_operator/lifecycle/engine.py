@@ -447,7 +447,9 @@ def _coming_up(
             now,
         )
         return _newly_failed(draft, failure, recovery, now)
-    if report.phase is contract.Phase.PLACING:
+    if report.downloads:
+        replica = draft.replica(EngineState.LOADING, Reason.DOWNLOADING, report.message)
+    elif report.phase is contract.Phase.PLACING:
         replica = _placing(draft, report.message or "its ranks are being placed")
     else:
         state, reason, message = _PHASES[report.phase]
@@ -531,7 +533,8 @@ def _failed(draft: _Draft, turn: Turn, now: datetime.datetime) -> EngineStep:
     replica = draft.replica(
         EngineState.FAILED, turn.failure.reason, turn.failure.message, retry_at=format_time(turn.retry_at)
     )
-    return EngineStep(replica=replica, requeue_after=left + 0.05)
+    lasting = turn.failure.reason in contract.MENDED_ELSEWHERE
+    return EngineStep(replica=replica, requeue_after=left + 0.05, lasting=lasting)
 
 
 def _newly_failed(draft: _Draft, failure: Failure, recovery: Recovery, now: datetime.datetime) -> EngineStep:

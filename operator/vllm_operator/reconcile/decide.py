@@ -123,6 +123,7 @@ def plan_of(engine: Engine, seen: Observation, session: str, settings: Settings)
         part=engine.revision.engine,
         attempt=Attempt(number=engine.turn.attempt, ray_session=session),
         deadlines=settings.deadlines,
+        hub=settings.hub,
     )
 
 

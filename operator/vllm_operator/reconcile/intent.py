@@ -52,12 +52,19 @@ KUBERAY_MISSING = Blocker(
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What the installation sets and decisions depend on."""
+    """What the installation sets and decisions depend on.
+
+    Attributes
+    ----------
+    hub
+        Address that the engines download models from.
+    """
 
     defaults: RuntimeDefaults = field(default_factory=RuntimeDefaults)
     recovery: Recovery = field(default_factory=Recovery)
     deadlines: contract.Deadlines = field(default_factory=contract.Deadlines)
     catalogue: Catalogue = BUILT_IN
+    hub: str = "https://huggingface.co"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -450,7 +457,13 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
         pods8=pods8,
         image=image,
         cluster_spec=cluster_spec,
-        engine=engine_part(spec=spec, shape=shape, owner=seen.owner, checkpoint_bytes=planned.survey.checkpoint_bytes),
+        engine=engine_part(
+            spec=spec,
+            shape=shape,
+            owner=seen.owner,
+            checkpoint_bytes=planned.survey.checkpoint_bytes,
+            pod=engine_pods(cluster_spec)[-1].spec,
+        ),
         plan=describe(planned, notes),
     )
 

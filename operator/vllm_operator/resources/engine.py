@@ -9,7 +9,7 @@ from typing import Any
 from vllm_bootstrap import contract
 from vllm_operator.api.spec import VLLMConfig, VLLMDeploymentSpec
 from vllm_operator.planning.shapes import Shape
-from vllm_operator.resources.model import locate
+from vllm_operator.resources.model import hub_part, locate
 from vllm_operator.resources.names import EngineNames, Owner
 from vllm_operator.resources.pod import environment_files
 
@@ -22,13 +22,22 @@ class Attempt:
     ray_session: str
 
 
-def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, checkpoint_bytes: int = 0) -> dict[str, Any]:
+def engine_part(
+    *,
+    spec: VLLMDeploymentSpec,
+    shape: Shape,
+    owner: Owner,
+    checkpoint_bytes: int = 0,
+    pod: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Render what vLLM is told; kept in the revision, equal for all engines of it.
 
     Parameters
     ----------
     checkpoint_bytes
         Size of the checkpoint that was planned for; 0 when nothing is known of the model.
+    pod
+        Rendered ``spec`` of its lead pod, where the model's volume may be bounded.
     """
     location = locate(spec.model)
     served = spec.model.name or owner.name
@@ -48,6 +57,8 @@ def engine_part(*, spec: VLLMDeploymentSpec, shape: Shape, owner: Owner, checkpo
         **({"apiKey": True} if spec.api_key_secret else {}),
         **({"data": shape.data} if shape.data > 1 else {}),
         **({"expert": True} if shape.expert else {}),
+        **({"hub": hub} if (hub := hub_part(spec.model, pod or {})) else {}),
+        **({"hubToken": True} if spec.model.hf_token_secret else {}),
     }
 
 
@@ -56,8 +67,7 @@ def arguments(spec: VLLMDeploymentSpec, shape: Shape) -> list[str]:
 
     What follows from the plan (model, parallel sizes, executor, address) the launcher puts in front.
     """
-    revision = [f"--revision={spec.model.revision}"] if spec.model.revision else []
-    return [*revision, *_field_arguments(spec.vllm_config, shape), *spec.vllm_config.extra_args]
+    return [*_field_arguments(spec.vllm_config, shape), *spec.vllm_config.extra_args]
 
 
 def _field_arguments(config: VLLMConfig, shape: Shape) -> list[str]:
@@ -80,8 +90,15 @@ def engine_plan(
     part: Mapping[str, Any],
     attempt: Attempt,
     deadlines: contract.Deadlines,
+    hub: str,
 ) -> contract.EnginePlan:
-    """Complete a revision's engine part to the plan of one attempt."""
+    """Complete a revision's engine part to the plan of one attempt.
+
+    Parameters
+    ----------
+    hub
+        Address of the hub: the installation's, not the revision's.
+    """
     return contract.EnginePlan(
         deployment=owner.name,
         namespace=owner.namespace,
@@ -97,6 +114,8 @@ def engine_plan(
         strategy=part["strategy"],
         checkpoint_bytes=part.get("checkpointBytes", 0),
         api_key_file=contract.API_KEY_FILE if part.get("apiKey") else "",
+        source=contract.HubSource(endpoint=hub, **part["hub"]) if "hub" in part else contract.HubSource(),
+        hub_token_file=contract.HF_TOKEN_FILE if part.get("hubToken") else "",
         executor=part.get("executor", "ray"),
         data=part.get("data", 1),
         expert=part.get("expert", False),

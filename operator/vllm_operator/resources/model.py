@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from vllm_operator.api.spec import Model
+from vllm_operator.planning.free_form import items, mapping
+from vllm_operator.planning.quantity import MEMORY, amount
 
 CACHE_DIR = "/var/cache/huggingface"
+HUB_CACHE = f"{CACHE_DIR}/hub"
 CLAIM_ROOT = "/mnt/models"
+VOLUME = "model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +32,8 @@ class ModelLocation:
         Whether the claim is only read.
     environment
         Variables that go with it.
+    repository
+        Of the hub, which each node downloads before vLLM starts; empty where the model is on a volume already.
     """
 
     argument: str
@@ -34,13 +41,14 @@ class ModelLocation:
     mount_path: str = ""
     read_only: bool = False
     environment: tuple[tuple[str, str], ...] = ()
+    repository: str = ""
 
     @property
     def volume(self) -> dict[str, Any]:
         """The volume of the pods."""
         if self.claim:
-            return {"name": "model", "persistentVolumeClaim": {"claimName": self.claim, "readOnly": self.read_only}}
-        return {"name": "model", "emptyDir": {}}
+            return {"name": VOLUME, "persistentVolumeClaim": {"claimName": self.claim, "readOnly": self.read_only}}
+        return {"name": VOLUME, "emptyDir": {}}
 
 
 def locate(model: Model) -> ModelLocation:
@@ -53,6 +61,7 @@ def locate(model: Model) -> ModelLocation:
                 claim=model.cache.persistent_volume_claim if model.cache else "",
                 mount_path=CACHE_DIR,
                 environment=(("HF_HOME", CACHE_DIR),),
+                repository=rest,
             )
         case "pvc":
             claim, _, path = rest.partition("/")
@@ -60,3 +69,25 @@ def locate(model: Model) -> ModelLocation:
             return ModelLocation(argument=f"{root}/{path}".rstrip("/"), claim=claim, mount_path=root, read_only=True)
         case _:
             return ModelLocation(argument=rest)
+
+
+def hub_part(model: Model, pod: Mapping[str, Any]) -> dict[str, Any]:
+    """Render what each node of an engine downloads; empty where nothing is.
+
+    Parameters
+    ----------
+    pod
+        Rendered ``spec`` of the pods that hold ranks: its volume may be bounded, or another than ours.
+    """
+    location = locate(model)
+    if not location.repository:
+        return {}
+    volume = next((mapping(item) for item in items(pod.get("volumes")) if mapping(item).get("name") == VOLUME), {})
+    room = amount(MEMORY, mapping(volume.get("emptyDir")).get("sizeLimit", 0))
+    return {
+        "repository": location.repository,
+        "revision": model.revision or "",
+        "folder": HUB_CACHE,
+        "shared": "emptyDir" not in volume and "ephemeral" not in volume,
+        "room": room,
+    }

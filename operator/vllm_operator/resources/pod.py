@@ -34,6 +34,7 @@ STANDALONE_GRACE_SECONDS = 45
 CODE_DIR = f"{contract.RUN_DIR}/code"
 CODE_FILE = "bootstrap.zip"
 API_KEY_DIR, _, API_KEY_NAME = contract.API_KEY_FILE.rpartition("/")
+HF_TOKEN_DIR, _, HF_TOKEN_NAME = contract.HF_TOKEN_FILE.rpartition("/")
 UNPACK = "import sys; sys.path.insert(0, sys.argv[1]); from vllm_bootstrap import unpack; unpack.main(*sys.argv[1:])"
 """Program of the pod of an engine without Ray; its argument is the archive."""
 
@@ -79,7 +80,11 @@ def pod_template(
                     "name": CONTAINER,
                     "image": spec.image or defaults.image,
                     **({} if shape.with_ray else {"command": ["python3", "-c", UNPACK, f"{CODE_DIR}/{CODE_FILE}"]}),
-                    "env": [*_environment(names, location, shape), *_drain_environment(spec, shape)],
+                    "env": [
+                        *_environment(names, location, shape),
+                        *_token_environment(spec, role),
+                        *_drain_environment(spec, shape),
+                    ],
                     "ports": [{"name": name, "containerPort": port} for name, port in _ports(role, shape)],
                     "resources": _resources(spec, group),
                     "volumeMounts": _mounts(spec, location, role, shape),
@@ -247,6 +252,13 @@ def _environment(names: EngineNames, location: ModelLocation, shape: Shape) -> l
     ]
 
 
+def _token_environment(spec: VLLMDeploymentSpec, role: Role) -> list[dict[str, Any]]:
+    """Name the file of the hub's token to Hugging Face's libraries: a variable would be read by whoever reads /proc."""
+    if role is Role.HEAD or not spec.model.hf_token_secret:
+        return []
+    return [{"name": "HF_TOKEN_PATH", "value": contract.HF_TOKEN_FILE}]
+
+
 def _drain_environment(spec: VLLMDeploymentSpec, shape: Shape) -> list[dict[str, Any]]:
     """Say how long to drain when the pod is asked to end; where there is Ray, nobody in the pod hears of that."""
     if shape.with_ray:
@@ -339,6 +351,8 @@ def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role, shape
         mounts.append({"name": "code", "mountPath": CODE_DIR, "readOnly": True})
     if location.mount_path and role is not Role.HEAD:
         mounts.append({"name": "model", "mountPath": location.mount_path, "readOnly": location.read_only})
+    if spec.model.hf_token_secret and role is not Role.HEAD:
+        mounts.append({"name": "hf-token", "mountPath": HF_TOKEN_DIR, "readOnly": True})
     if role is Role.LEAD:
         mounts.append({"name": "control", "mountPath": f"{contract.RUN_DIR}/control", "readOnly": True})
         if environment_files(spec):
@@ -361,6 +375,9 @@ def _volumes(
         volumes.append({"name": "code", "configMap": {"name": names.code}})
     if location.mount_path and role is not Role.HEAD:
         volumes.append(location.volume)
+    if (token := spec.model.hf_token_secret) and role is not Role.HEAD:
+        items = [{"key": token.key, "path": HF_TOKEN_NAME}]
+        volumes.append({"name": "hf-token", "secret": {"secretName": token.name, "items": items}})
     if role is Role.LEAD:
         volumes.append(
             {
@@ -382,10 +399,7 @@ def _volumes(
 
 def environment_files(spec: VLLMDeploymentSpec) -> dict[str, dict[str, Any]]:
     """Give, for each variable whose value is a Secret's or ConfigMap's, the projection that makes it a file."""
-    files = {variable.name: _projection(variable) for variable in spec.env if variable.value_from}
-    if token := spec.model.hf_token_secret:
-        files["HF_TOKEN"] = {"secret": {"name": token.name, "items": [{"key": token.key, "path": "HF_TOKEN"}]}}
-    return files
+    return {variable.name: _projection(variable) for variable in spec.env if variable.value_from}
 
 
 def _projection(variable: EnvVar) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class DeadlineOverrides(_Section):
     placement: float | None = None
     load: float | None = None
     cleanup: float | None = None
+    stall: float | None = None
 
 
 class RecoverySettings(_Section):
@@ -137,6 +138,7 @@ class ProcessSettings(_Section):
                 unscheduled_seconds=self.recovery.unscheduled_seconds,
             ),
             deadlines=dataclasses.replace(Deadlines(), **overrides),
+            hub=self.hub.endpoint,
             catalogue=Catalogue(accelerators=(*(item.entry() for item in self.accelerators), *BUILT_IN.accelerators)),
         )
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from vllm_bootstrap.checkpoint import ModelSight
 from vllm_bootstrap.contract import EnginePlan, FailureReason
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.preflight import (
@@ -32,6 +33,7 @@ def bundle(index: int, **changes: object) -> BundleFacts:
         "address": f"10.0.0.{index}",
         "gpu": 0,
         "pod": f"pod-{index}",
+        "node": f"node-{index}",
         "host_ip": f"10.0.0.{index}",
         "machine": MACHINE,
     }
@@ -70,9 +72,9 @@ def test_data_parallel_is_for_tested_versions(make_plan: Callable[..., EnginePla
             "VLLM_HOST_IP is 192.168.0.9 in pod-1, but its Ray node is at 10.0.0.1",
         ),
         (
-            bundle(1, machine=replace(MACHINE, model_found=False)),
+            bundle(1, machine=replace(MACHINE, model=ModelSight(found=False))),
             FailureReason.MODEL_NOT_FOUND,
-            "/models/demo does not exist in pod pod-1",
+            "/models/demo does not exist in pod pod-1 (node node-1); in the others it is there",
         ),
         (
             bundle(1, machine=replace(MACHINE, versions=VERSIONS | {"vllm": ""})),
@@ -90,7 +92,7 @@ def test_data_parallel_is_for_tested_versions(make_plan: Callable[..., EnginePla
             "the pods have different versions of vllm: 0.32.0 in pod-0, 0.32.1 in pod-1",
         ),
         (
-            bundle(1, machine=replace(MACHINE, model_config={"num_attention_heads": 9})),
+            bundle(1, machine=replace(MACHINE, model=ModelSight(config={"num_attention_heads": 9}))),
             FailureReason.INVALID_PARALLELISM,
             "Total number of attention heads (9) must be divisible by tensor parallel size (2); "
             "possible sizes: 1, 3, 9",
@@ -143,14 +145,26 @@ def test_parallelism_rules(config: Mapping[str, object], tensor: int, pipeline: 
 
 
 def test_a_model_is_looked_for_only_where_it_is_a_path(tmp_path: Path):
-    assert look_around("org/model").model_found
-    assert not look_around(str(tmp_path / "absent")).model_found
+    assert look_around("org/model").model.found
+    assert not look_around(str(tmp_path / "absent")).model.found
     (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 4}))
-    found = look_around(str(tmp_path))
-    assert found.model_found
-    assert found.model_config == {"num_attention_heads": 4}
+    found = look_around(str(tmp_path)).model
+    assert found.found
+    assert found.config == {"num_attention_heads": 4}
     (tmp_path / "config.json").write_text("{")
-    assert look_around(str(tmp_path)).model_config == {}
+    assert look_around(str(tmp_path)).model.config == {}
+
+
+def test_a_model_with_a_part_missing_is_named_with_its_pod(make_plan: Callable[..., EnginePlan], tmp_path: Path):
+    (tmp_path / "model-00001-of-00002.safetensors").write_bytes(b"x")
+    machine = replace(MACHINE, model=look_around(str(tmp_path)).model)
+    with pytest.raises(EngineFailure) as raised:
+        judge(make_plan(), [bundle(0), bundle(1, machine=machine)])
+    assert raised.value.reason is FailureReason.MODEL_INCOMPLETE
+    assert raised.value.message == (
+        "the model in /models/demo of pod pod-1 (node node-1) lacks model-00002-of-00002.safetensors: copy it again"
+    )
+    assert look_around(str(tmp_path), form="dummy").model.missing == ()
 
 
 def process(proc: Path, pid: int, maps: str = "", *links: str) -> None:
@@ -253,7 +267,7 @@ def test_actor_names():
 def test_the_size_of_a_checkpoint(tmp_path: Path, files: Mapping[str, int], size: int):
     for name, count in files.items():
         (tmp_path / name).write_bytes(b"x" * count)
-    assert look_around(str(tmp_path)).checkpoint_bytes == size
+    assert look_around(str(tmp_path)).model.size == size
 
 
 @pytest.mark.parametrize(
@@ -263,7 +277,7 @@ def test_the_size_of_a_checkpoint(tmp_path: Path, files: Mapping[str, int], size
 def test_an_index_says_the_size(tmp_path: Path, index: object, size: int):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     (tmp_path / "model-1.safetensors").write_bytes(b"four")
-    assert look_around(str(tmp_path)).checkpoint_bytes == size
+    assert look_around(str(tmp_path)).model.size == size
 
 
 @pytest.mark.parametrize(
@@ -273,7 +287,7 @@ def test_an_index_says_the_size(tmp_path: Path, index: object, size: int):
 def test_a_size_that_was_not_planned_for_is_told(
     make_plan: Callable[..., EnginePlan], found: int, planned: int, warned: bool
 ):
-    machine = replace(MACHINE, checkpoint_bytes=found * 1024**3)
+    machine = replace(MACHINE, model=ModelSight(size=found * 1024**3))
     plan = replace(make_plan(), checkpoint_bytes=planned * 1024**3)
     told = judge(plan, [bundle(0, machine=machine), bundle(1, machine=machine)])
     assert len(told) == warned

@@ -9,7 +9,14 @@ import pytest
 from tests.unit.lifecycle import views
 from tests.unit.lifecycle.views import advance, at, engine, job, later, pod, pods, ray, report, running, turn
 
-from vllm_bootstrap.contract import FATAL, FailureReason, Phase, TimingsReport
+from vllm_bootstrap.contract import (
+    FATAL,
+    MENDED_ELSEWHERE,
+    DownloadReport,
+    FailureReason,
+    Phase,
+    TimingsReport,
+)
 from vllm_operator.api.status import EngineReplica, EngineState, Failure, Reason
 from vllm_operator.lifecycle.engine import EngineStep, EngineView, needs_ray
 
@@ -435,6 +442,24 @@ def test_fatal_stays(reason: str) -> None:
 @pytest.mark.parametrize("reason", sorted(set(FailureReason) - FATAL))
 def test_not_fatal_is_tried_again(reason: str) -> None:
     assert advance(failed_report(reason=reason), later(5)).submit
+
+
+@pytest.mark.parametrize("reason", sorted(MENDED_ELSEWHERE))
+def test_what_is_mended_elsewhere_is_stalled_and_tried_again_all_the_same(reason: str) -> None:
+    told = advance(failed_report(reason=reason), later(1))
+    assert (told.lasting, told.submit) == (True, False)
+    assert told.replica.retry_at
+    assert advance(failed_report(reason=reason), later(5)).submit
+
+
+def test_a_download_is_told_while_it_lasts() -> None:
+    downloads = (DownloadReport(pod="lead", done=1, total=2),)
+    message = "downloading hf://org/name: lead 50%"
+    view = engine(report=report(Phase.PLACING, downloads=downloads, message=message), ray=ray())
+    told = advance(view, later(1))
+    assert (told.replica.state, told.replica.reason) == (EngineState.LOADING, "Downloading")
+    assert told.replica.message == message
+    assert not told.lasting
 
 
 def retry(view: EngineView, requested: float, now: float) -> int:

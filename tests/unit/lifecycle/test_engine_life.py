@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.unit.lifecycle import views
 
-from vllm_bootstrap.contract import FATAL, FailureReason, Phase
+from vllm_bootstrap.contract import FATAL, MENDED_ELSEWHERE, FailureReason, Phase
 from vllm_operator.api.status import EngineReplica, EngineState
 from vllm_operator.lifecycle.conditions import Summary, conditions
 
@@ -118,7 +118,8 @@ def test_life(moments: Sequence[dict[str, Any]]) -> None:
         if due.failure:
             assert not step.submit, "nothing is started while a failure waits"
             assert step.replica.state is EngineState.FAILED
-            assert step.lasting == (due.retry_at is None) == (due.failure.reason in FATAL)
+            assert (due.retry_at is None) == (due.failure.reason in FATAL)
+            assert step.lasting == (due.failure.reason in FATAL | MENDED_ELSEWHERE)
         if step.submit:
             assert view.all_running
             assert view.ray

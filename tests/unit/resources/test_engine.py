@@ -11,7 +11,7 @@ from vllm_bootstrap import contract
 from vllm_operator.api.spec import Model
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.resources.engine import Attempt, engine_part, engine_plan
-from vllm_operator.resources.model import locate
+from vllm_operator.resources.model import hub_part, locate
 from vllm_operator.resources.names import EngineNames
 
 
@@ -49,7 +49,6 @@ def test_every_field_reaches_vllm() -> None:
     assert (rendered["model"], rendered["servedName"]) == ("org/name", "served")
     found = rendered["arguments"]
     for argument in (
-        "--revision=v1",
         "--gpu-memory-utilization=0.9",
         "--quantization=fp8",
         "--kv-cache-dtype=fp8",
@@ -76,7 +75,7 @@ def test_absent_fields_are_not_told() -> None:
 def test_environment_holds_no_secret_and_files_are_named() -> None:
     found = part(samples.EVERYTHING)
     assert found["environment"] == {"PLAIN": "1"}
-    assert found["environmentFiles"] == ["CONFIG", "HF_TOKEN", "SECRET"]
+    assert found["environmentFiles"] == ["CONFIG", "SECRET"]
     assert found["environmentPrefixes"] == ["A_", ""]
     assert part({"env": [{"name": "EMPTY"}]})["environment"] == {"EMPTY": ""}
 
@@ -90,6 +89,7 @@ def plan(number: int = 1, *specs: samples.Object, index: int = 0) -> contract.En
         part=json.loads(json.dumps(found)),
         attempt=Attempt(number=number, ray_session="session_1"),
         deadlines=contract.Deadlines(load=99),
+        hub="https://mirror.example",
     )
 
 
@@ -118,6 +118,53 @@ def test_where_the_api_key_is_goes_with_the_plan_and_nothing_more() -> None:
     made = plan(1, {"apiKeySecret": {"name": "callers", "key": "k"}})
     assert made.api_key_file == "/var/run/vllm-operator/api-key/key"
     assert "callers" not in contract.dumps(made)
+
+
+def test_what_each_node_downloads_goes_with_the_plan() -> None:
+    assert plan().source.repository == ""
+    made = plan(1, samples.EVERYTHING)
+    assert made.source == contract.HubSource(
+        repository="org/name",
+        revision="v1",
+        endpoint="https://mirror.example",
+        folder="/var/cache/huggingface/hub",
+        shared=True,
+    )
+    assert made.hub_token_file == "/var/run/vllm-operator/hf-token/token"
+    assert '"hub"' not in contract.dumps(made), "the Secret's name stays with the pods"
+
+
+def test_a_revision_of_an_earlier_version_downloads_as_it_did() -> None:
+    found = {key: value for key, value in part(samples.EVERYTHING).items() if key not in ("hub", "hubToken")}
+    made = engine_plan(
+        owner=samples.OWNER,
+        names=EngineNames.of(samples.OWNER, 0, "aaaaaaaa"),
+        revision="eeeeeeee-aaaaaaaa",
+        part=found,
+        attempt=Attempt(number=1, ray_session="session_1"),
+        deadlines=contract.Deadlines(),
+        hub="https://mirror.example",
+    )
+    assert (made.model, made.source, made.hub_token_file) == ("org/name", contract.HubSource(), "")
+
+
+@pytest.mark.parametrize(
+    ("volume", "told"),
+    [
+        ({"emptyDir": {}}, (False, 0)),
+        ({"emptyDir": {"sizeLimit": "1Gi"}}, (False, 2**30)),
+        ({"persistentVolumeClaim": {"claimName": "c"}}, (True, 0)),
+        ({"hostPath": {"path": "/cache"}}, (True, 0)),
+        ({"ephemeral": {"volumeClaimTemplate": {}}}, (False, 0)),
+    ],
+)
+def test_the_volume_of_the_cache_says_whose_it_is_and_what_it_holds(
+    volume: samples.Object, told: tuple[bool, int]
+) -> None:
+    model = Model(uri="hf://org/name")
+    found = hub_part(model, {"volumes": [{"name": "dshm"}, {"name": "model", **volume}]})
+    assert (found["shared"], found["room"]) == told
+    assert hub_part(Model(uri="file:///m"), {}) == {}
 
 
 def test_sources_of_variables_are_folders_on_the_lead() -> None:

@@ -227,15 +227,29 @@ def test_secrets_are_files_on_the_lead_alone() -> None:
     volumes = named(lead["spec"]["volumes"])
     projected = volumes[mounts["/var/run/vllm-operator/env"]]["projected"]["sources"]
     paths = [item["path"] for source in projected for kind in source.values() for item in kind["items"]]
-    assert sorted(paths) == ["CONFIG", "HF_TOKEN", "SECRET"]
+    assert sorted(paths) == ["CONFIG", "SECRET"]
     assert volumes[mounts["/var/run/vllm-operator/env-from/0"]]["secret"]["secretName"] == "all-keys"
     assert volumes[mounts["/var/run/vllm-operator/env-from/1"]]["configMap"]["name"] == "all-conf"
     control = volumes[mounts["/var/run/vllm-operator/control"]]["secret"]
     assert control["items"] == [{"key": "control_token", "path": "control_token"}]
     for template in found.values():
         told = json.dumps(template)
-        for word in ("keys", "conf", "hub", "all-keys", "control_token", "env-from"):
+        for word in ("keys", "conf", "all-keys", "control_token", "env-from"):
             assert f'"{word}"' not in told
+
+
+def test_the_token_of_the_hub_is_a_file_on_every_pod_that_downloads() -> None:
+    found = templates(rendered(spec_of(samples.EVERYTHING)))
+    assert "hf-token" not in json.dumps(found.pop("head"))
+    assert len(found) > 1
+    for template in found.values():
+        secret = named(template["spec"]["volumes"])["hf-token"]["secret"]
+        assert secret == {"secretName": "hub", "items": [{"key": "token", "path": "token"}]}
+        [mount] = [item for item in main(template)["volumeMounts"] if item["name"] == "hf-token"]
+        assert (mount["mountPath"], mount["readOnly"]) == ("/var/run/vllm-operator/hf-token", True)
+        [told] = [item for item in main(template)["env"] if item["name"] == "HF_TOKEN_PATH"]
+        assert told["value"] == "/var/run/vllm-operator/hf-token/token"
+    assert "hf-token" not in json.dumps(rendered(spec_of(samples.TYPICAL)))
 
 
 def test_the_api_key_is_a_file_on_the_lead_alone() -> None:
