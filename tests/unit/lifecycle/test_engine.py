@@ -13,6 +13,7 @@ from vllm_bootstrap.contract import (
     FATAL,
     MENDED_ELSEWHERE,
     DownloadReport,
+    EngineCoreReport,
     FailureReason,
     Phase,
     TimingsReport,
@@ -344,6 +345,18 @@ def test_whole_entry_of_an_engine_that_serves() -> None:
     assert told.placement_groups[0].strategy == "PACK"
     assert told.timings.created == at(-200)
     assert told.timings.pods_scheduled == at(-120)
+
+
+def test_the_engine_cores_of_data_parallel_ranks_stand_in_the_entry() -> None:
+    cores = tuple(
+        EngineCoreReport(dp=rank, kind="EngineCoreActor", pod=pod, actor_id=f"a{rank}", pid=7, state="ALIVE")
+        for rank, pod in enumerate(("lead", "worker"))
+    )
+    told = advance(engine(report=report(engine_cores=cores), pods=pods(ready=True))).replica
+    assert [(core.dp, core.kind, core.pod, core.actor_id, core.state) for core in told.engine_cores] == [
+        (0, "EngineCoreActor", "lead", "a0", "ALIVE"),
+        (1, "EngineCoreActor", "worker", "a1", "ALIVE"),
+    ]
 
 
 def test_node_of_a_pod_that_is_gone_is_as_ray_told_it() -> None:

@@ -121,3 +121,17 @@ async def test_the_last_plan_is_kept_while_there_is_no_new_one() -> None:
     world.change(parallelism={"tensor": 999})
     await world.round()
     assert world.status["plan"] == plan
+
+
+async def test_the_plan_of_several_data_parallel_ranks_and_of_one() -> None:
+    world = World()
+    world.change(parallelism={"tensor": 1, "data": 2, "expert": True})
+    await world.rounds(2)
+    plan = world.status["plan"]
+    assert (plan["data"], plan["expert"], plan["gpus"]) == (2, True, 2)
+    assert (plan["distributedExecutorBackend"], plan["dataParallelBackend"]) == ("ray", "ray")
+    assert plan["reason"] == "ray: 2 data parallel ranks of 1 over 2 pods"
+    world = World()
+    await world.rounds(2)
+    assert world.status["plan"]["data"] == 1
+    assert "dataParallelBackend" not in world.status["plan"]
