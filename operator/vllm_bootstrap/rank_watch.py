@@ -7,6 +7,7 @@ and most of a gigabyte for ever.  The GCS' list of living actors costs a millise
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ LOG = logging.getLogger(__name__)
 LOOK_SECONDS = 1.0
 ALIVE_SECONDS = 0.25
 QUICK_LOOKS = 20
+"""One look in so many reads the whole table where there are actors without a name."""
 
 
 class RayRankWatch:
@@ -96,15 +98,18 @@ class RayRankWatch:
     def _run(self) -> None:
         while not self._armed.wait(LOOK_SECONDS):
             self._look_and_tell()
-        quick = 0
-        while not self._closed.is_set():
-            # With an engine core its ranks end, which have names; the table of those without is read now and then.
-            quick = (quick + 1) % QUICK_LOOKS if self._data_ranks else 1
-            if quick and self._all_alive():
+        for look in itertools.count():
+            if self._closed.is_set():
+                return
+            if not self._is_whole(look) and self._all_alive():
                 self._closed.wait(ALIVE_SECONDS)
             else:
                 self._look_and_tell()
                 self._closed.wait(LOOK_SECONDS)
+
+    def _is_whole(self, look: int) -> bool:
+        """Say whether those without a name are looked for, too: the ranks of an engine core end with it, so rarely."""
+        return bool(self._data_ranks) and look % QUICK_LOOKS == QUICK_LOOKS - 1
 
     def _all_alive(self) -> bool:
         try:
