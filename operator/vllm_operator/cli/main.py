@@ -6,7 +6,7 @@ import datetime
 import json
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -34,6 +34,7 @@ from vllm_operator.planning.quota import NamespaceRules
 BAD_INPUT = 1
 HUB_ENDPOINT = "https://huggingface.co"
 PIPE_WIDTH, MIN_WIDTH = 120, 80
+CORE_COLUMNS = ("dp", "kind", "pod", "state", "actorId")
 RANK_COLUMNS = ("rank", "dp", "pp", "tp", "bundle", "pod", "node", "gpuIndex", "actor", "state", "driver", "output")
 WIDE_COLUMNS = (*RANK_COLUMNS, "gpuUUID", "rayNode")
 
@@ -102,7 +103,8 @@ def ranks(name: str, output: str, target: Target) -> None:
         _refuse(str(error))
     engines = (body.get("status") or {}).get("engineReplicas") or []
     if output in ("json", "yaml"):
-        _data([{"engine": item["name"], "ranks": item.get("ranks", [])} for item in engines], output)
+        keys = ("ranks", "engineCores")
+        _data([{"engine": item["name"], **{key: item.get(key, []) for key in keys}} for item in engines], output)
         return
     columns = WIDE_COLUMNS if output == "wide" else RANK_COLUMNS
     rows = [
@@ -111,7 +113,7 @@ def ranks(name: str, output: str, target: Target) -> None:
         for rank in item.get("ranks", [])
     ]
     if rows:
-        click.echo(table(["engine", *columns], rows))
+        click.echo(table(["engine", *columns], rows) + _engine_cores(engines))
     else:
         told = ", ".join(f"{item['name']} {item['state']} (report {item.get('report', '')})" for item in engines)
         where = f"{body['metadata'].get('namespace')}/{name}"
@@ -183,6 +185,16 @@ def _width() -> int:
 
 
 _ABSENT: dict[str, object] = dict.fromkeys(WIDE_COLUMNS, "") | {"driver": False, "output": False}
+
+
+def _engine_cores(engines: Sequence[Mapping[str, Any]]) -> str:
+    """Give the table of the actors that data parallel ranks have beside their ranks; empty when there are none."""
+    rows = [
+        [item["name"], *(core.get(key, "") for key in CORE_COLUMNS)]
+        for item in engines
+        for core in item.get("engineCores", [])
+    ]
+    return "\n\n" + table(["engine", "dp", "engine core", "pod", "state", "actor id"], rows) if rows else ""
 
 
 def _rules(nodes: str, document: Document, target: Target) -> NamespaceRules | None:

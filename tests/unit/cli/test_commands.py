@@ -20,6 +20,7 @@ from tests.unit.clients.server import Asked, Server, refused, said, serving
 from tests.unit.reconcile.world import World, deployment
 from tests.unit.resources import samples
 
+from vllm_operator.api import identity
 from vllm_operator.cli.main import main
 
 KINDS = {
@@ -156,6 +157,26 @@ def test_every_output(user: User, command: str, output: str) -> None:
     assert "\x1b" not in result.stdout
     if output in ("json", "yaml"):
         assert yaml.safe_load(result.stdout)
+
+
+def test_the_engine_cores_of_data_parallel_ranks_are_told_beside_the_ranks(user: User) -> None:
+    world = world_of(nights.serving)
+    body = world.api.body(identity.KIND, "demo")
+    (engine,) = body["status"]["engineReplicas"]
+    core = {"kind": "EngineCoreActor", "actorId": "ab", "state": "ALIVE"}
+    engine["ranks"] = [{"rank": rank, "dp": rank, "tp": 0, "pp": 0, "bundle": 0} for rank in range(2)]
+    engine["engineCores"] = [{"dp": rank, "pod": f"pod-{rank}", **core} for rank in range(2)]
+    world.api.put(body)
+
+    result = user.run(world, "ranks", "demo")
+    assert result.exit_code == 0
+    ranks, cores = result.stdout.split("\n\n")
+    assert len(ranks.splitlines()) == 3
+    assert [line.split() for line in cores.splitlines()] == [
+        ["ENGINE", "DP", "ENGINE", "CORE", "POD", "STATE", "ACTOR", "ID"],
+        ["engine-0", "0", "EngineCoreActor", "pod-0", "ALIVE", "ab"],
+        ["engine-0", "1", "EngineCoreActor", "pod-1", "ALIVE", "ab"],
+    ]
 
 
 @pytest.mark.parametrize("command", ["why", "explain"])
