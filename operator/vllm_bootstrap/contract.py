@@ -43,7 +43,7 @@ HF_TOKEN_FILE = f"{RUN_DIR}/hf-token/token"
 """On every pod that holds ranks: the token of ``spec.model.hfTokenSecret``."""
 
 CONTROL_TOKEN_FILE = f"{RUN_DIR}/control/control_token"
-"""On the lead pod: the token of the supervisor's ``/status``, ``/drain`` and ``/stop``."""
+"""On the lead pod: the token of the supervisor's ``/status``, ``/drain``, ``/stop`` and ``/adapters``."""
 
 POD_NAME_VARIABLE = "VLLM_OPERATOR_POD_NAME"
 NODE_NAME_VARIABLE = "VLLM_OPERATOR_NODE_NAME"
@@ -153,6 +153,59 @@ class EnvironmentSource:
 
     directory: str
     prefix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Adapter:
+    """A LoRA adapter that an engine is to serve beside its base model.
+
+    Attributes
+    ----------
+    name
+        Its name in the OpenAI API.
+    path
+        Its folder, the same in every GPU pod of the engine.  Other weights need another path.
+    """
+
+    name: str
+    path: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterList:
+    """All adapters that an engine is to serve; those that it serves beside these are removed."""
+
+    adapters: tuple[Adapter, ...] = ()
+
+
+class AdapterState(enum.StrEnum):
+    """Whether an adapter is served."""
+
+    LOADED = "Loaded"
+    FAILED = "Failed"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterReport:
+    """What became of an adapter that was asked for.
+
+    Attributes
+    ----------
+    message
+        Why it is not served, and what to do.
+    """
+
+    name: str
+    path: str
+    state: AdapterState
+    message: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterReports:
+    """What became of a list of adapters."""
+
+    adapters: tuple[AdapterReport, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +348,8 @@ class EnginePlan:
         What each node downloads before the launch; vLLM is given the folder instead of ``model`` then.
     hub_token_file
         File on every pod with the hub's token; empty where there is none.
+    adapters
+        LoRA adapters that it serves from its beginning on; later ones come over the supervisor's port.
     """
 
     deployment: str
@@ -326,6 +381,7 @@ class EnginePlan:
     api_key_file: str = ""
     source: HubSource = field(default_factory=HubSource)
     hub_token_file: str = ""
+    adapters: tuple[Adapter, ...] = ()
     http_port: int = HTTP_PORT
     supervisor_port: int = SUPERVISOR_PORT
     deadlines: Deadlines = field(default_factory=Deadlines)
@@ -466,6 +522,8 @@ class EngineReport:
         What may go wrong, as the preflight saw it.
     downloads
         Of the model, by pod, while it is downloaded; empty before and afterwards.
+    adapters
+        LoRA adapters that it was asked for, by name.
     """
 
     uid: str
@@ -487,6 +545,7 @@ class EngineReport:
     versions: Mapping[str, str] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
     downloads: tuple[DownloadReport, ...] = ()
+    adapters: tuple[AdapterReport, ...] = ()
     version: int = VERSION
 
 

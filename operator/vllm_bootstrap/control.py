@@ -17,10 +17,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from vllm_bootstrap.contract import EngineReport, Phase
+from vllm_bootstrap.contract import AdapterList, ContractError, EngineReport, Phase, loads
 from vllm_bootstrap.engine_http import Pulse
 from vllm_bootstrap.launch import LISTEN_HOST
-from vllm_bootstrap.supervisor import STOP_SECONDS, DrainAsked, Event, StopAsked
+from vllm_bootstrap.supervisor import STOP_SECONDS, AdaptersAsked, DrainAsked, Event, StopAsked
 
 LOG = logging.getLogger(__name__)
 
@@ -28,6 +28,7 @@ REQUEST_SECONDS = 10.0
 BODY_LIMIT = 65536
 PLAN_LIMIT = 4 * 1024 * 1024
 LONGEST_SECONDS = 7 * 86400.0
+PATHS = "there are /readyz, /status, /drain, /stop and /adapters"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,24 +151,40 @@ class _Handler(BaseHTTPRequestHandler):
             if self._is_allowed():
                 self._answer(HTTPStatus.OK, self._status())
         else:
-            self._answer(HTTPStatus.NOT_FOUND, "there are /readyz, /status, /drain and /stop")
+            self._answer(HTTPStatus.NOT_FOUND, PATHS)
 
     def do_POST(self) -> None:
         """Take a command."""
         if self.path == "/start":
             self._start()
             return
+        if self.path == "/adapters":
+            self._take_adapters()
+            return
         body = self._body()
         if self.path not in ("/drain", "/stop"):
-            self._answer(HTTPStatus.NOT_FOUND, "there are /readyz, /status, /drain and /stop")
+            self._answer(HTTPStatus.NOT_FOUND, PATHS)
         elif body is None:
             self._answer(HTTPStatus.BAD_REQUEST, "the body is no JSON object")
         elif self._is_allowed():
-            event = (DrainAsked if self.path == "/drain" else StopAsked)(_seconds(body))
-            if self.order(event):
-                self._answer(HTTPStatus.ACCEPTED, "accepted")
-            else:
-                self._answer(HTTPStatus.CONFLICT, "no engine has been started yet")
+            self._pass_on((DrainAsked if self.path == "/drain" else StopAsked)(_seconds(body)))
+
+    def _pass_on(self, event: Event) -> None:
+        if self.order(event):
+            self._answer(HTTPStatus.ACCEPTED, "accepted")
+        else:
+            self._answer(HTTPStatus.CONFLICT, "no engine has been started yet")
+
+    def _take_adapters(self) -> None:
+        text = self._text(PLAN_LIMIT)
+        if not self._is_allowed():
+            return
+        try:
+            wanted = loads(AdapterList, (text or b"").decode())
+        except (ContractError, UnicodeDecodeError) as error:
+            self._answer(HTTPStatus.BAD_REQUEST, f"the list of adapters cannot be read: {error}")
+        else:
+            self._pass_on(AdaptersAsked(wanted.adapters))
 
     def _start(self) -> None:
         text = self._text(PLAN_LIMIT)

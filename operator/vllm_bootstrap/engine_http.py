@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.gate import FLIGHT_PATH
-from vllm_bootstrap.supervisor import Answered, FlightSeen, Inbox, WarmedUp
+from vllm_bootstrap.contract import Adapter, AdapterList, AdapterReports, ContractError, dumps, loads
+from vllm_bootstrap.gate import ADAPTERS_PATH, FLIGHT_PATH
+from vllm_bootstrap.supervisor import AdaptersSeen, Answered, FlightSeen, Inbox, WarmedUp
 from vllm_bootstrap.vllm_adapter.facts import DATA_RANK_HEADER, HEALTH_PATH
 
 LOG = logging.getLogger(__name__)
@@ -26,6 +27,9 @@ MISSES = 3
 """So many polls in a row without an answer, and the engine counts as not answering."""
 
 STALE_SECONDS = MISSES * (POLL_SECONDS + POLL_TIMEOUT)
+
+ADAPTERS_SECONDS = 600.0
+"""For a whole list of LoRA adapters: they may come over the network."""
 
 PROMPT = "Hello"
 
@@ -85,7 +89,7 @@ def request(
 
 
 class HttpEngine:
-    """Polls the health endpoint, sends the warm-up request and drains, each in a thread of its own.
+    """Polls the health endpoint, sends the warm-up request, loads adapters and drains, each in a thread of its own.
 
     Parameters
     ----------
@@ -135,6 +139,23 @@ class HttpEngine:
         """Say how many requests are in flight; ``None`` when the engine does not tell."""
         seen = self._flight("GET")
         return seen.requests if seen else None
+
+    def adapt(self, adapters: tuple[Adapter, ...]) -> None:
+        """Let the engine serve these LoRA adapters, and no others."""
+        threading.Thread(target=self._adapt, args=(adapters,), name="adapters", daemon=True).start()
+
+    def _adapt(self, adapters: tuple[Adapter, ...]) -> None:
+        body = json.loads(dumps(AdapterList(adapters=adapters)))
+        try:
+            status, text = request(
+                self._port, "POST", ADAPTERS_PATH, body=body, key=self._gate_token, seconds=ADAPTERS_SECONDS
+            )
+            told = loads(AdapterReports, text).adapters if status == 200 else ()
+            fault = "" if status == 200 else f"{status} {' '.join(text.split())[:300]}"
+        except (OSError, ContractError) as error:
+            told, fault = (), str(error)
+        words = f"the engine did not answer when it was asked for it: {fault}" if fault else ""
+        self._inbox.put(AdaptersSeen(told, fault=words))
 
     def _drain(self) -> None:
         while True:

@@ -13,7 +13,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 Message = MutableMapping[str, Any]
@@ -22,9 +22,16 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+Order = Callable[[str], Awaitable[str]]
+"""Takes the JSON of an order, and gives the JSON of its answer."""
 
 FLIGHT_PATH = "/_vllm-operator/flight"
 """GET tells how many requests are in flight; POST does, too, and begins to drain."""
+
+ADAPTERS_PATH = "/_vllm-operator/adapters"
+"""POST takes the list of LoRA adapters that are wanted, and tells what became of each."""
+
+ORDER_LIMIT = 1 << 20
 
 OPEN_PATHS = frozenset({"/health", "/metrics", "/metrics/"})
 UNCOUNTED_PATHS = OPEN_PATHS | {"/ping"}
@@ -47,15 +54,26 @@ class Gate:
     app
         What it stands before.
     token
-        Opens ``FLIGHT_PATH``.  With none that path is like any other.
+        Opens ``FLIGHT_PATH`` and the paths of ``orders``.  With none those paths are like any other.
     key
         The API key; empty where none is asked for.
+    orders
+        What else the supervisor may ask for, by path.
     now
         A monotonic clock, in seconds.
     """
 
-    def __init__(self, app: App, *, token: str, key: str = "", now: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        app: App,
+        *,
+        token: str,
+        key: str = "",
+        orders: Mapping[str, Order] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._app = app
+        self._orders = dict(orders or {})
         self._token = _digest(token.encode()) if token else b""
         self._key = _digest(key.encode()) if key else b""
         self._now = now
@@ -67,9 +85,11 @@ class Gate:
         """Take a request or connection."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
-        elif scope["path"] == FLIGHT_PATH and scope["type"] == "http" and _bears(scope["headers"], self._token):
+        elif scope["path"] == FLIGHT_PATH and self._is_supervisor(scope):
             self._draining = self._draining or scope.get("method") == "POST"
             await _answer(send, 200, self._flight())
+        elif scope["path"] in self._orders and self._is_supervisor(scope):
+            await self._obey(self._orders[scope["path"]], receive, send)
         elif not self._may_pass(scope):
             await _refuse(scope, send)
         elif scope["path"] in UNCOUNTED_PATHS:
@@ -91,6 +111,15 @@ class Gate:
         finally:
             self._requests -= 1
             self._last = self._now()
+
+    async def _obey(self, order: Order, receive: Receive, send: Send) -> None:
+        try:
+            await _answer(send, 200, json.loads(await order(await _read(receive))))
+        except ValueError as error:
+            await _answer(send, 400, {"error": str(error)})
+
+    def _is_supervisor(self, scope: Scope) -> bool:
+        return bool(scope["type"] == "http" and _bears(scope["headers"], self._token))
 
     def _may_pass(self, scope: Scope) -> bool:
         return (
@@ -121,6 +150,25 @@ def _is_preflight(scope: Scope) -> bool:
 
 def _closing(headers: Headers) -> list[tuple[bytes, bytes]]:
     return [*((name, value) for name, value in headers if name.lower() != b"connection"), (b"connection", b"close")]
+
+
+async def _read(receive: Receive) -> str:
+    """Read a request's body whole.
+
+    Raises
+    ------
+    ValueError
+        It is too long, is no text, or the other side went away.
+    """
+    body, more = b"", True
+    while more:
+        message = await receive()
+        if message["type"] != "http.request":
+            raise ValueError("the request was not sent to its end")
+        body, more = body + message.get("body", b""), message.get("more_body", False)
+        if len(body) > ORDER_LIMIT:
+            raise ValueError(f"longer than {ORDER_LIMIT} bytes")
+    return body.decode()
 
 
 async def _refuse(scope: Scope, send: Send) -> None:

@@ -33,6 +33,7 @@ class Stage(enum.StrEnum):
     ENGINE = "starting the engine and loading the model"
     SERVER = "starting the HTTP server"
     WARM_UP = "generating the first token"
+    ADAPTERS = "loading the LoRA adapters"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import queue
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -16,7 +17,17 @@ from pathlib import Path
 from typing import NoReturn, Protocol
 
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import EngineCoreReport, EnginePlan, EngineReport, FailureReason, Phase, RankReport
+from vllm_bootstrap.contract import (
+    Adapter,
+    AdapterReport,
+    AdapterState,
+    EngineCoreReport,
+    EnginePlan,
+    EngineReport,
+    FailureReason,
+    Phase,
+    RankReport,
+)
 from vllm_bootstrap.drain import Drain
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launch import LaunchEvents, Stage, read_events
@@ -37,6 +48,8 @@ LOADING_SETTLE_SECONDS = 15.0
 
 FINAL_LOOK_SECONDS = 20.0
 LINE_IN_MESSAGE = 300
+ADAPTER_MESSAGE_LIMIT = 500
+RANK_IN_MESSAGE = re.compile(r"\brank (\d+)\b")
 
 
 # What happens.
@@ -120,6 +133,21 @@ class FlightSeen:
 
 
 @dataclass(frozen=True)
+class AdaptersAsked:
+    """These LoRA adapters are to be served, and no others."""
+
+    adapters: tuple[Adapter, ...]
+
+
+@dataclass(frozen=True)
+class AdaptersSeen:
+    """What became of the adapters that the engine was asked for; with a ``fault`` it gave no answer."""
+
+    adapters: tuple[AdapterReport, ...] = ()
+    fault: str = ""
+
+
+@dataclass(frozen=True)
 class DrainAsked:
     """No further traffic, please; end when all are answered, or when so many seconds have passed."""
 
@@ -133,7 +161,18 @@ class StopAsked:
     seconds: float = STOP_SECONDS
 
 
-Event = LauncherStarted | LauncherExited | Answered | WarmedUp | RanksSeen | FlightSeen | DrainAsked | StopAsked
+Event = (
+    LauncherStarted
+    | LauncherExited
+    | Answered
+    | WarmedUp
+    | RanksSeen
+    | FlightSeen
+    | AdaptersAsked
+    | AdaptersSeen
+    | DrainAsked
+    | StopAsked
+)
 
 
 # Who does it.
@@ -160,6 +199,9 @@ class Engine(Protocol):
 
     def warm_up(self, seconds: float) -> None:
         """Ask for one token; ``WarmedUp`` follows."""
+
+    def adapt(self, adapters: tuple[Adapter, ...]) -> None:
+        """Let it serve these LoRA adapters; ``AdaptersSeen`` follows."""
 
     def drain(self) -> None:
         """Let its clients go; ``FlightSeen`` follows, again and again."""
@@ -254,6 +296,8 @@ class Supervisor:
         self._exit: LauncherExited | None = None
         self._started = False
         self._reading = Stage.STARTING
+        self._wanted = plan.adapters
+        self._asked: tuple[Adapter, ...] | None = None
 
     @property
     def report(self) -> EngineReport:
@@ -289,6 +333,9 @@ class Supervisor:
         warmed = self._await(WarmedUp, deadline)
         if isinstance(warmed, WarmedUp) and warmed.fault:
             raise EngineFailure(FailureReason.WARMUP_FAILED, f"the first request failed: {warmed.fault}")
+        self._reading = Stage.ADAPTERS
+        while self._adapt():
+            self._await(AdaptersSeen, deadline)
         self._ranks.arm()
         # The report of Serving must hold every rank's actor, and the table may have been read before the last came up.
         self._see(self._look())
@@ -333,7 +380,55 @@ class Supervisor:
             if isinstance(event, kind):
                 return event
 
+    def _adapt(self, *, again: bool = False) -> bool:
+        """Ask for the adapters that are wanted; say whether an answer is to come.  One question at a time.
+
+        Parameters
+        ----------
+        again
+            Ask also for what has failed: what was wrong with it may be mended.
+        """
+        if self._asked is None and (self._adapters_differ() or (again and self._has_failed_adapters())):
+            self._asked = self._wanted
+            self._engine.adapt(self._wanted)
+        return self._asked is not None
+
+    def _adapters_differ(self) -> bool:
+        told = {Adapter(name=item.name, path=item.path) for item in self._report.adapters}
+        return told != set(self._wanted)
+
+    def _has_failed_adapters(self) -> bool:
+        return any(item.state is AdapterState.FAILED for item in self._report.adapters)
+
+    def _take_adapters(self, seen: AdaptersSeen) -> None:
+        told = seen.adapters
+        if seen.fault:
+            told = tuple(
+                AdapterReport(name=item.name, path=item.path, state=AdapterState.FAILED, message=seen.fault)
+                for item in self._asked or ()
+            )
+        self._asked = None
+        told = tuple(replace(item, message=self._placed(item.message)) for item in told)
+        if told != self._report.adapters:
+            self._change(adapters=told)
+
+    def _placed(self, message: str) -> str:
+        """Name the pod of a rank that a message speaks of."""
+        # Each data parallel rank counts its own from 0.
+        found = RANK_IN_MESSAGE.search(message) if self._plan.data == 1 else None
+        if not found or int(found[1]) >= len(self._report.ranks):
+            return trim(message, ADAPTER_MESSAGE_LIMIT)
+        place = self._report.ranks[int(found[1])]
+        named = f"{found[0]} on pod {place.pod or place.ray_node}"
+        return trim(message.replace(found[0], named, 1), ADAPTER_MESSAGE_LIMIT)
+
     def _handle(self, event: Event) -> None:
+        if isinstance(event, AdaptersSeen):
+            self._take_adapters(event)
+        if isinstance(event, AdaptersAsked):
+            self._wanted = event.adapters
+        if isinstance(event, AdaptersAsked | AdaptersSeen) and self._report.phase is Phase.SERVING:
+            self._adapt(again=isinstance(event, AdaptersAsked))
         if isinstance(event, StopAsked):
             raise StopRequested(event.seconds)
         if isinstance(event, DrainAsked) and self._report.phase is Phase.LOADING:
@@ -446,7 +541,7 @@ class Supervisor:
         )
 
     def _stage(self, told: LaunchEvents) -> str:
-        return Stage.WARM_UP if self._reading is Stage.WARM_UP else told.stage
+        return self._reading if self._reading in (Stage.WARM_UP, Stage.ADAPTERS) else told.stage
 
     # The end.
 

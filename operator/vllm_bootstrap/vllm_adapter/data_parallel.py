@@ -29,13 +29,14 @@ from vllm.v1.executor.ray_executor_v2 import RayExecutorV2
 import vllm_bootstrap
 from vllm_bootstrap.contract import RAY_NAMESPACE, FailureReason
 from vllm_bootstrap.launch import LaunchOrder
+from vllm_bootstrap.vllm_adapter.executors import AllReplies
 
 SECRETS = "vllm_operator_secrets"
 """Attribute of vLLM's configuration; it is no field, so it is in no hash and in no log."""
 
 
-class SecretsExecutor(RayExecutorV2):  # type: ignore[misc]
-    """vLLM's Ray executor, in a process whose environment has become that of the launcher."""
+class SecretsExecutor(AllReplies, RayExecutorV2):  # type: ignore[misc]
+    """vLLM's Ray executor, in step, and in a process whose environment has become that of the launcher."""
 
     def _init_executor(self) -> None:
         for name, value in getattr(self.vllm_config, SECRETS, {}).items():

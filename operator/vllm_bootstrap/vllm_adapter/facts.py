@@ -60,7 +60,17 @@ USES = (
     Use("entrypoints/launchers/cli_args.py", "validate_parsed_serve_args", ("args",)),
     Use("entrypoints/launchers/launcher.py", "setup_server", ("args", "reuse_port")),
     Use("utils/argparse_utils.py", "FlexibleArgumentParser"),
-    Use("v1/engine/async_llm.py", "AsyncLLM.from_vllm_config", ("vllm_config", "usage_context")),
+    Use("entrypoints/openai/models/serving.py", "OpenAIServingModels", ("lora_requests", "lora_id_counter")),
+    Use("lora/peft_helper.py", "PEFTHelper.from_local_dir", ("lora_path", "max_position_embeddings")),
+    Use("lora/peft_helper.py", "PEFTHelper.validate_legal", ("lora_config",)),
+    Use("lora/request.py", "LoRARequest", ("lora_name", "lora_int_id", "lora_path", "load_inplace")),
+    Use("v1/engine/async_llm.py", "AsyncLLM.__init__", ("vllm_config", "executor_class", "log_stats", "usage_context")),
+    Use("v1/engine/async_llm.py", "AsyncLLM.add_lora", ("lora_request",)),
+    Use("v1/engine/async_llm.py", "AsyncLLM.remove_lora", ("lora_id",)),
+    Use("v1/engine/output_processor.py", "OutputProcessor", ("request_states",)),
+    Use("v1/executor/abstract.py", "Executor.get_class", ("vllm_config",)),
+    Use("v1/executor/multiproc_executor.py", "FutureWrapper.__init__", ("futures_queue", "get_response")),
+    Use("v1/executor/multiproc_executor.py", "MultiprocExecutor", ("response_mqs", "rpc_broadcast_mq")),
     Use("v1/executor/ray_executor_v2.py", RANK_CLASS),
     Use("v1/executor/ray_utils.py", "build_actor_name", ("instance_id", "rank", "tp_size", "pp_size")),
 )
@@ -245,12 +255,7 @@ def _names(node: ast.AST) -> set[str]:
         target
         for part in ast.walk(node)
         if isinstance(part, ast.Assign | ast.AnnAssign)
-        for target in (part.targets if isinstance(part, ast.Assign) else (part.target,))
+        for target in (part.targets if isinstance(part, ast.Assign) else [part.target])
     ]
-    attributes = {target.attr for target in targets if isinstance(target, ast.Attribute)}
-    fields = {
-        part.target.id
-        for part in ast.walk(node)
-        if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name)
-    }
-    return fields | attributes
+    fields = {target.id for target in targets if isinstance(target, ast.Name)}
+    return fields | {target.attr for target in targets if isinstance(target, ast.Attribute)}

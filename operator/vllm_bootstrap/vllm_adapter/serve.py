@@ -28,9 +28,11 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm_bootstrap.contract import FailureReason
 from vllm_bootstrap.environment import read_api_key
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.gate import FLIGHT_PATH, Gate
+from vllm_bootstrap.gate import ADAPTERS_PATH, FLIGHT_PATH, Gate
 from vllm_bootstrap.launch import EventLog, LaunchOrder, Stage
+from vllm_bootstrap.vllm_adapter.adapters import Adapters
 from vllm_bootstrap.vllm_adapter.arguments import classify, own_arguments, plain, refuse_overrides
+from vllm_bootstrap.vllm_adapter.executors import executor_class
 from vllm_bootstrap.vllm_adapter.facts import HEALTH_PATH
 
 # With these vLLM refuses arguments or a configuration.
@@ -96,7 +98,8 @@ def put_gate(order: LaunchOrder) -> None:
     def build(*args: Any, **kwargs: Any) -> Any:
         application = build_app(*args, **kwargs)
         build_stack = application.build_middleware_stack
-        application.build_middleware_stack = lambda: Gate(build_stack(), token=order.gate_token, key=key)
+        orders = {ADAPTERS_PATH: Adapters(application.state).order}
+        application.build_middleware_stack = lambda: Gate(build_stack(), token=order.gate_token, key=key, orders=orders)
         # What a plugin has built already would stay without it; the first request builds it anew.
         application.middleware_stack = None
         return application
@@ -143,12 +146,13 @@ async def _serve(config: Any, engine_arguments: Any, arguments: argparse.Namespa
     except REFUSALS as error:
         raise _refused(plain(error)) from error
     tell(Stage.ENGINE)
-    engine = AsyncLLM.from_vllm_config(
+    engine = AsyncLLM(
         vllm_config=config,
+        executor_class=executor_class(config),
         usage_context=UsageContext.OPENAI_API_SERVER,
-        enable_log_requests=engine_arguments.enable_log_requests,
+        log_requests=engine_arguments.enable_log_requests,
         aggregate_engine_logging=engine_arguments.aggregate_engine_logging,
-        disable_log_stats=engine_arguments.disable_log_stats,
+        log_stats=not engine_arguments.disable_log_stats,
     )
     try:
         await engine.reset_mm_cache()

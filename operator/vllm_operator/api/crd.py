@@ -20,7 +20,7 @@ import yaml
 from pydantic import BaseModel
 
 from vllm_operator.api import identity
-from vllm_operator.api.spec import VLLMDeploymentSpec, rule
+from vllm_operator.api.spec import ADAPTER_NAME, VLLMDeploymentSpec, rule
 from vllm_operator.api.status import VLLMDeploymentStatus
 
 Schema = dict[str, Any]
@@ -216,7 +216,12 @@ def custom_resource_definition() -> Schema:
                                     "a letter first, no '-' last) of at most "
                                     f"{identity.MAX_NAME_LENGTH} characters: the names of pods and Services are "
                                     "made from it",
-                                )
+                                ),
+                                rule(
+                                    "!has(self.spec.lora) || !has(self.spec.lora.adapters) || has(self.spec.model.name)"
+                                    " || !self.spec.lora.adapters.exists(a, a.name == self.metadata.name)",
+                                    ADAPTER_NAME,
+                                ),
                             ],
                         }
                     },

@@ -413,6 +413,113 @@ class VLLMConfig(ApiModel):
     )
 
 
+MAX_ADAPTERS = 64
+
+_LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""What vLLM takes for its ``--max-lora-rank``."""
+
+_LORA_ARGUMENT = "^--(no[-_])?(enable[-_]lora|lora[-_]mod|max[-_]lora|max[-_]cpu[-_]lora)"
+LORA_ARGUMENTS = (
+    "extraArgs must not hold --enable-lora, --lora-modules, --max-loras, --max-lora-rank or --max-cpu-loras beside "
+    "lora: use lora.adapters, lora.maxLoras, lora.maxLoraRank and lora.maxCpuLoras"
+)
+ADAPTER_CLAIM = (
+    "a pvc:// adapter needs its claim in the pods: it is the claim of the model, or stands in "
+    "lora.persistentVolumeClaims (which makes the pods anew)"
+)
+ADAPTER_NAME = "lora.adapters: no adapter may have the name under which the model is served"
+
+
+class Adapter(ApiModel):
+    """A LoRA adapter."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=128,
+        pattern=r"^[A-Za-z0-9]([-._:/A-Za-z0-9]*[A-Za-z0-9])?$",
+        description="Name of the adapter in the OpenAI API, where requests name it as their model.",
+    )
+    uri: str = Field(
+        min_length=8,
+        max_length=512,
+        pattern=r"^(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
+        description=(
+            "Folder of the adapter in PEFT's form: pvc://claim/path, or file:///path in the image or on a volume of "
+            "pod.template; the same in every GPU pod. New weights need a new path."
+        ),
+    )
+
+    @property
+    def claim(self) -> str:
+        """PersistentVolumeClaim of a ``pvc://`` adapter; empty for another."""
+        return self.uri.removeprefix("pvc://").partition("/")[0] if self.uri.startswith("pvc://") else ""
+
+
+class Lora(ApiModel):
+    """LoRA adapters, served beside the base model; each field but the adapters is vLLM's option of the same name."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule(
+                "!has(self.maxCpuLoras) || self.maxCpuLoras >= (has(self.maxLoras) ? self.maxLoras : 1)",
+                "maxCpuLoras must be at least maxLoras",
+                fieldPath=".maxCpuLoras",
+            ),
+            rule(
+                "!has(self.maxCpuLoras) || !has(self.adapters) || size(self.adapters) <= self.maxCpuLoras",
+                "there are more adapters than maxCpuLoras: raise it, which starts the engines anew",
+                fieldPath=".adapters",
+            ),
+        )
+    )
+
+    adapters: list[Adapter] = Field(
+        default_factory=list,
+        max_length=MAX_ADAPTERS,
+        description="Adapters that every engine serves; a change reaches engines that serve, none is restarted.",
+        json_schema_extra={"x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name"]},
+    )
+    max_lora_rank: int | None = Field(
+        default=None,
+        ge=1,
+        le=512,
+        description="--max-lora-rank: the highest rank that an adapter may have; vLLM's default when absent.",
+        json_schema_extra={"enum": list(_LORA_RANKS)},
+    )
+    max_loras: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description="--max-loras: adapters in one batch, for which GPU memory is kept; vLLM's default (1) when absent.",
+    )
+    max_cpu_loras: int | None = Field(
+        default=None,
+        ge=1,
+        le=1024,
+        description=f"--max-cpu-loras: adapters that are kept in host memory; {MAX_ADAPTERS} when absent.",
+    )
+    persistent_volume_claims: list[Name] = Field(
+        default_factory=list,
+        max_length=8,
+        description="PersistentVolumeClaims of adapters, mounted in all GPU pods; ReadWriteMany or ReadOnlyMany.",
+        json_schema_extra={"x-kubernetes-list-type": "set"},
+    )
+
+    @model_validator(mode="after")
+    def _has_room(self) -> Self:
+        if self.max_lora_rank is not None and self.max_lora_rank not in _LORA_RANKS:
+            raise ValueError(f"maxLoraRank must be one of {', '.join(map(str, _LORA_RANKS))}")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < (self.max_loras or 1):
+            raise ValueError("maxCpuLoras must be at least maxLoras")
+        if self.max_cpu_loras is not None and self.max_cpu_loras < len(self.adapters):
+            raise ValueError("there are more adapters than maxCpuLoras: raise it, which starts the engines anew")
+        if len({adapter.name for adapter in self.adapters}) != len(self.adapters):
+            raise ValueError("adapters: every name may stand once")
+        if len(set(self.persistent_volume_claims)) != len(self.persistent_volume_claims):
+            raise ValueError("persistentVolumeClaims: every claim may stand once")
+        return self
+
+
 class EnvSource(ApiModel):
     """Where the value of a variable comes from."""
 
@@ -598,6 +705,24 @@ class VLLMDeploymentSpec(ApiModel):
                 "(has(self.parallelism.pipeline) ? self.parallelism.pipeline : 1) == 1",
                 "uni has one rank: tensor and pipeline must be 1, or absent; use mp for more",
             ),
+            rule(
+                "!has(self.lora) || !has(self.vllmConfig) || !has(self.vllmConfig.extraArgs)"
+                f" || !self.vllmConfig.extraArgs.exists(a, a.matches('{_LORA_ARGUMENT}'))",
+                LORA_ARGUMENTS,
+            ),
+            rule(
+                "!has(self.lora) || !has(self.lora.adapters) || !has(self.model.name)"
+                " || !self.lora.adapters.exists(a, a.name == self.model.name)",
+                ADAPTER_NAME,
+            ),
+            rule(
+                "!has(self.lora) || !has(self.lora.adapters) || self.lora.adapters.all(a, !a.uri.startsWith('pvc://')"
+                " || a.uri.split('/')[2] == self.model.uri.split('/')[2] && self.model.uri.startsWith('pvc://')"
+                " || has(self.model.cache) && self.model.cache.persistentVolumeClaim == a.uri.split('/')[2]"
+                " || has(self.lora.persistentVolumeClaims)"
+                " && self.lora.persistentVolumeClaims.exists(c, c == a.uri.split('/')[2]))",
+                ADAPTER_CLAIM,
+            ),
         )
     )
 
@@ -622,6 +747,13 @@ class VLLMDeploymentSpec(ApiModel):
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     vllm_config: VLLMConfig = Field(default_factory=VLLMConfig, description="What vLLM is told.", alias="vllmConfig")
+    lora: Lora | None = Field(
+        default=None,
+        description=(
+            "LoRA adapters. With it, also when it is empty, the engines can take adapters; to set or remove it, or to "
+            "change what is no adapter in it, starts them anew."
+        ),
+    )
     env: list[EnvVar] = Field(
         default_factory=list,
         max_length=64,
@@ -684,6 +816,7 @@ class VLLMDeploymentSpec(ApiModel):
         """Check what CEL checks too, for those who read a CR without an API server."""
         placement = self.placement
         self._check_executor()
+        self._check_lora()
         if names := _reserved_in(self.pod.template):
             raise ValueError(
                 f"pod.template sets {', '.join(names)}: the operator sets it itself, from the pod's address and the "
@@ -711,6 +844,21 @@ class VLLMDeploymentSpec(ApiModel):
 
     def _holds_whole_data_ranks(self) -> bool:
         return (self.placement.gpus_per_pod or self.world_size) % self.world_size == 0
+
+    def _check_lora(self) -> None:
+        lora = self.lora
+        if lora is None:
+            return
+        if any(re.match(_LORA_ARGUMENT, argument) for argument in self.vllm_config.extra_args):
+            raise ValueError(LORA_ARGUMENTS)
+        if any(adapter.name == self.model.name for adapter in lora.adapters):
+            raise ValueError(ADAPTER_NAME)
+        cache = self.model.cache
+        mounted = {*lora.persistent_volume_claims, *([cache.persistent_volume_claim] if cache else [])}
+        if self.model.uri.startswith("pvc://"):
+            mounted.add(self.model.uri.removeprefix("pvc://").partition("/")[0])
+        if any(adapter.claim and adapter.claim not in mounted for adapter in lora.adapters):
+            raise ValueError(ADAPTER_CLAIM)
 
     def _check_executor(self) -> None:
         placement, executor = self.placement, self.distributed_executor_backend

@@ -46,6 +46,7 @@ class Reason(enum.StrEnum):
     DOWNLOADING = "Downloading"
     LOADING = "Loading"
     DRAINING = "Draining"
+    LOADING_ADAPTERS = "LoadingAdapters"
     REPLACING = "Replacing"
     UNKNOWN = "Unknown"
     COMPATIBLE = "Compatible"
@@ -71,6 +72,7 @@ class Reason(enum.StrEnum):
     KUBERAY_NOT_INSTALLED = "KubeRayNotInstalled"
     FORBIDDEN = "Forbidden"
     REFUSED_BY_API_SERVER = "RefusedByAPIServer"
+    ADAPTER_FAILED = "AdapterFailed"
     RAY_UNREACHABLE = "RayUnreachable"
     SUPERVISOR_UNREACHABLE = "SupervisorUnreachable"
     BOOTSTRAP_FAILED = "BootstrapFailed"
@@ -176,6 +178,24 @@ class Timings(ApiModel):
     first_token: ShortText = Field(default="", description="The warm-up token came.")
 
 
+class AdapterState(enum.StrEnum):
+    """Whether an engine serves a LoRA adapter."""
+
+    PENDING = "Pending"
+    LOADED = "Loaded"
+    FAILED = "Failed"
+    LEAVING = "Leaving"
+
+
+class AdapterStatus(ApiModel):
+    """A LoRA adapter of an engine."""
+
+    name: ShortText
+    uri: LongText = Field(default="", description="As the spec has it; of one that is no more wanted its path.")
+    state: AdapterState
+    message: LongText = Field(default="", description="Why it is not served, and what to do.")
+
+
 class EngineReplica(ApiModel):
     """One engine."""
 
@@ -202,6 +222,14 @@ class EngineReplica(ApiModel):
     engine_cores: Annotated[list[EngineCoreStatus], Field(max_length=1024)] = Field(
         default_factory=list,
         description="Of data parallel engines; with more than 64 ranks in all engines they stand in the reports only.",
+        json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    adapters: Annotated[list[AdapterStatus], Field(max_length=128)] = Field(
+        default_factory=list,
+        description=(
+            "LoRA adapters; with more than 64 in all engines only those that are not loaded, and of these 64. The "
+            "reports have all."
+        ),
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
     )
     ranks: Annotated[list[RankStatus], Field(max_length=1024)] = Field(

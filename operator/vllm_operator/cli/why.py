@@ -171,6 +171,8 @@ _BLOCKERS: Mapping[str, str] = {
     Reason.IMAGE_MISSING: "set spec.image, or runtime.image of the chart",
     Reason.KUBERAY_NOT_INSTALLED: "install the KubeRay operator with its CRDs; kubectl get crd rayclusters.ray.io",
     Reason.FORBIDDEN: "mend the quota or the operator's roles; kubectl describe resourcequota -n {namespace}",
+    Reason.ADAPTER_FAILED: "it is tried again by itself; mend the adapter, or spec.lora: "
+    "kubectl edit vllm -n {namespace} {name}",
     Reason.REFUSED_BY_API_SERVER: "kubectl describe vllm -n {namespace} {name}; the operator's log: " + OPERATOR_PODS,
 }
 """What to do about each reason that keeps a whole deployment back."""

@@ -90,6 +90,17 @@ class SupervisorClient:
         url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/drain"
         await self._text("POST", url, token, data=json.dumps({"timeoutSeconds": seconds}))
 
+    async def adapt(self, ip: str, token: str, adapters: tuple[contract.Adapter, ...]) -> None:
+        """Tell it which LoRA adapters its engine is to serve; what becomes of them stands in its report.
+
+        Raises
+        ------
+        SupervisorError
+            No answer, or it has no engine.
+        """
+        url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/adapters"
+        await self._text("POST", url, token, data=contract.dumps(contract.AdapterList(adapters=adapters)))
+
     async def _json(self, method: str, url: str, token: str, **body: Any) -> Mapping[str, Any]:
         try:
             told = json.loads(await self._text(method, url, token, **body))

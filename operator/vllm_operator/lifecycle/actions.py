@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_bootstrap.contract import EnginePlan
+from vllm_bootstrap.contract import Adapter, EnginePlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,4 +84,22 @@ class Drain:
     seconds: float
 
 
-Action = Create | CreateCode | CreateTokens | Patch | Delete | Submit | Drain
+@dataclass(frozen=True, kw_only=True)
+class Adapt:
+    """Tell a supervisor which LoRA adapters its engine is to serve.
+
+    Attributes
+    ----------
+    ip
+        Address of its pod.
+    secret
+        Holds its control token.
+    """
+
+    engine: str
+    ip: str
+    secret: str
+    adapters: tuple[Adapter, ...]
+
+
+Action = Create | CreateCode | CreateTokens | Patch | Delete | Submit | Drain | Adapt

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from vllm_operator.api.status import (
+    AdapterState,
+    AdapterStatus,
     Condition,
     ConditionType,
     EngineReplica,
@@ -112,7 +114,30 @@ def serving(summary: Summary) -> list[EngineReplica]:
 def _is_ready(summary: Summary) -> bool:
     if summary.plan_only:
         return not summary.blocker
-    return not summary.blocker and len(serving(summary)) == summary.replicas == len(summary.engines)
+    serves = len(serving(summary)) == summary.replicas == len(summary.engines)
+    return not summary.blocker and serves and not _lacking(summary)
+
+
+def _lacking(summary: Summary) -> list[tuple[EngineReplica, AdapterStatus]]:
+    """Give the LoRA adapters that engines which serve are still to load or to remove, those that failed first."""
+    found = [
+        (engine, adapter)
+        for engine in serving(summary)
+        for adapter in engine.adapters
+        if adapter.state is not AdapterState.LOADED
+    ]
+    return sorted(found, key=lambda item: item[1].state is not AdapterState.FAILED)
+
+
+def _why_lacking(lacking: list[tuple[EngineReplica, AdapterStatus]]) -> tuple[Reason, str]:
+    engine, adapter = lacking[0]
+    if adapter.state is AdapterState.FAILED:
+        failed = sum(item.state is AdapterState.FAILED for _, item in lacking)
+        more = f" (and {failed - 1} more)" if failed > 1 else ""
+        told = f"{engine.name} serves, but without the LoRA adapter {adapter.name}{more}: {adapter.message}"
+        return Reason.ADAPTER_FAILED, told
+    names = ", ".join(dict.fromkeys(item.name for _, item in lacking[:8]))
+    return Reason.LOADING_ADAPTERS, f"{engine.name} loads or removes LoRA adapters: {names}"
 
 
 def _worst(summary: Summary) -> EngineReplica | None:
@@ -141,6 +166,8 @@ def _why_not(summary: Summary) -> tuple[Reason | str, str]:
     if worst:
         counted = f"{len(serving(summary))} of {summary.replicas} engines serve; " if summary.replicas > 1 else ""
         return worst.reason or Reason.PROGRESSING, f"{counted}{worst.name}: {worst.message}"
+    if lacking := _lacking(summary):
+        return _why_lacking(lacking)
     return Reason.PROGRESSING, f"{len(summary.engines)} of {summary.replicas} engines are there"
 
 
@@ -157,7 +184,10 @@ def _is_stalled(summary: Summary) -> bool:
         return summary.blocker.lasting
     if summary.plan_only:
         return False
-    return any(engine.name in summary.lasting for engine in summary.engines)
+    if any(engine.name in summary.lasting for engine in summary.engines):
+        return True
+    failed = any(adapter.state is AdapterState.FAILED for _, adapter in _lacking(summary))
+    return failed and not _worst(summary)
 
 
 def _reconciling(summary: Summary) -> _Draft:

@@ -10,7 +10,17 @@ from vllm_operator.clients.kubernetes import ApiError, ConflictError, Kind, Kube
 from vllm_operator.clients.package import encoded_package
 from vllm_operator.clients.ray import RayError
 from vllm_operator.clients.supervisor import SupervisorError
-from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Drain, Patch, Submit
+from vllm_operator.lifecycle.actions import (
+    Action,
+    Adapt,
+    Create,
+    CreateCode,
+    CreateTokens,
+    Delete,
+    Drain,
+    Patch,
+    Submit,
+)
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.reconcile.intent import KUBERAY_MISSING
 from vllm_operator.reconcile.observe import Observer, is_ours, name_conflict
@@ -93,6 +103,10 @@ class Actor:
             case Drain(engine=engine, ip=ip, secret=secret, seconds=seconds):
                 await self._ray_side.drain(owner.namespace, ip, secret, seconds)
                 log.info("%s/%s: asked %s to drain within %g s", owner.namespace, owner.name, engine, seconds)
+            case Adapt(engine=engine, ip=ip, secret=secret, adapters=adapters):
+                await self._ray_side.adapt(owner.namespace, ip, secret, adapters)
+                names = ", ".join(adapter.name for adapter in adapters) or "none"
+                log.info("%s/%s: told %s its LoRA adapters: %s", owner.namespace, owner.name, engine, names)
             case Submit(plan=plan, ip=ip, secret=secret):
                 job = await self._ray_side.submit(plan, ip, secret)
                 log.info("%s/%s: brought plan %s to %s", owner.namespace, owner.name, job, plan.engine)

@@ -19,13 +19,24 @@ from vllm_operator.api.status import (
     Reason,
 )
 from vllm_operator.api.status import PodShape as PodShapeStatus
-from vllm_operator.lifecycle.actions import Action, Create, CreateCode, CreateTokens, Delete, Drain, Patch, Submit
+from vllm_operator.lifecycle.actions import (
+    Action,
+    Adapt,
+    Create,
+    CreateCode,
+    CreateTokens,
+    Delete,
+    Drain,
+    Patch,
+    Submit,
+)
+from vllm_operator.lifecycle.adapters import AdapterStep, compare, reported_adapters, shortened
 from vllm_operator.lifecycle.conditions import Blocker
-from vllm_operator.lifecycle.engine import EngineStep, RayView, step
+from vllm_operator.lifecycle.engine import EngineStep, RayView, own_report, step
 from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, remove_engine
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.reconcile.seats import engine_indices
-from vllm_operator.resources import access
+from vllm_operator.resources import access, lora
 from vllm_operator.resources.deployment import code_config_map, deployment
 from vllm_operator.resources.engine import Attempt, engine_plan
 from vllm_operator.resources.names import EngineNames, engine_name
@@ -35,6 +46,9 @@ from vllm_operator.resources.service import service
 
 STATUS_RANKS = 64
 """So many ranks of all engines stand in the status; a CR with more would come near etcd's limit with its engines."""
+
+STATUS_ADAPTERS = 64
+"""So many LoRA adapters of all engines do."""
 
 RECHECK_SECONDS = 15.0
 MESSAGE_LIMIT = 8192
@@ -89,11 +103,13 @@ def decide(
             actions.append(Create(body=access.report_config_map(seen.owner, engine.names, view.report)))
         if told.submit and view.ray and view.front:
             actions.append(_submit(seen, engine, view.ray.session, view.front.ip, settings))
-    actions += _drains(seen, intent)
-    replicas = _replicas(seen, intent, steps)
+    adapted = _adapt(seen, intent, steps)
+    actions += [*_adapt_actions(seen, intent, adapted), *_drains(seen, intent)]
+    replicas = _with_adapters(_replicas(seen, intent, steps), adapted)
     requeues = [told.requeue_after for told in steps.values() if told.requeue_after is not None]
     requeues += [wait.seconds for wait in intent.waiting.values() if wait.seconds is not None]
     requeues += [leaving.leave.requeue_after for leaving in intent.leaving.values()]
+    requeues += [told.requeue_after for told in adapted.values() if told.requeue_after is not None]
     if intent.blocker or any(wait.reason in _RECHECKED for wait in intent.waiting.values()):
         requeues.append(RECHECK_SECONDS)
     return Decision(
@@ -124,7 +140,57 @@ def plan_of(engine: Engine, seen: Observation, session: str, settings: Settings)
         attempt=Attempt(number=engine.turn.attempt, ray_session=session),
         deadlines=settings.deadlines,
         hub=settings.hub,
+        adapters=_wanted_adapters(engine, seen),
     )
+
+
+def _wanted_adapters(engine: Engine, seen: Observation) -> tuple[contract.Adapter, ...]:
+    """Give the LoRA adapters for an engine's next start: while the spec is not carried out, those that it had."""
+    if seen.spec and not seen.blocker and not seen.spec.plan_only:
+        return tuple(lora.adapters(seen.spec))
+    return reported_adapters(own_report(engine.view))
+
+
+def _adapt(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -> dict[str, AdapterStep]:
+    """Compare the LoRA adapters of engines that serve with those that are wanted, by the engine's name."""
+    serving = [
+        (name, intent.engines[name]) for name, told in steps.items() if told.replica.state is EngineState.SERVING
+    ]
+    able = [(name, engine) for name, engine in serving if engine.revision.engine.get("lora")]
+    if not seen.spec or intent.blocker or intent.plan_only:
+        kept = {name: engine.view.previous.adapters for name, engine in able if engine.view.previous}
+        return {name: AdapterStep(entries=tuple(entries)) for name, entries in kept.items()}
+    wanted = lora.adapters(seen.spec)
+    return {name: compare(wanted, own_report(engine.view)) for name, engine in able}
+
+
+def _adapt_actions(seen: Observation, intent: Intent, adapted: Mapping[str, AdapterStep]) -> list[Action]:
+    asked = [(name, intent.engines[name]) for name, told in adapted.items() if told.ask]
+    return [
+        Adapt(
+            engine=name,
+            ip=engine.view.lead.ip,
+            secret=engine.names.secret,
+            adapters=_wanted_adapters(engine, seen),
+        )
+        for name, engine in asked
+        if engine.view.lead
+    ]
+
+
+def _with_adapters(
+    replicas: tuple[EngineReplica, ...], adapted: Mapping[str, AdapterStep]
+) -> tuple[EngineReplica, ...]:
+    """Complete the entries of engines with their LoRA adapters; where these would be too many, only by what lacks."""
+    many = sum(len(told.entries) for told in adapted.values()) > STATUS_ADAPTERS
+    left, told = STATUS_ADAPTERS, []
+    for replica in replicas:
+        entries = list(adapted[replica.name].entries) if replica.name in adapted else []
+        if many:
+            entries = shortened(entries, left)
+            left -= len(entries)
+        told.append(replica.model_copy(update={"adapters": entries}))
+    return tuple(told)
 
 
 def _service(seen: Observation) -> list[Action]:

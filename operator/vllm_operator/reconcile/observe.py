@@ -25,6 +25,7 @@ from vllm_operator.planning.quota import NamespaceRules, read_rules
 from vllm_operator.planning.volumes import Volume, read_volume, volume_name
 from vllm_operator.reconcile.inventory import DEPLOYMENT as WORKLOAD
 from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER, Inventory
+from vllm_operator.resources import lora
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner
 
@@ -243,6 +244,7 @@ def _references(spec: VLLMDeploymentSpec) -> list[tuple[Kind, str, str, str]]:
         found.append((SECRET, key.name, key.key, "spec.apiKeySecret"))
     if claim := locate(spec.model).claim:
         found.append((CLAIM, claim, "", "spec.model.cache" if spec.model.cache else "spec.model.uri"))
+    found += [(CLAIM, name, "", "spec.lora.persistentVolumeClaims") for name in lora.claims(spec)]
     for variable in spec.env:
         source = variable.value_from
         if source and source.secret_key_ref and not source.secret_key_ref.optional:

@@ -98,11 +98,23 @@ class RaySide:
         SupervisorError
             There is no answer, or it is refused.
         """
+        await self._supervisors.drain(ip, await self._control_token(namespace, secret), seconds)
+
+    async def adapt(self, namespace: str, ip: str, secret: str, adapters: tuple[contract.Adapter, ...]) -> None:
+        """Tell a supervisor which LoRA adapters its engine is to serve.
+
+        Raises
+        ------
+        SupervisorError
+            There is no answer, or it is refused.
+        """
+        await self._supervisors.adapt(ip, await self._control_token(namespace, secret), adapters)
+
+    async def _control_token(self, namespace: str, secret: str) -> str:
         try:
-            token = await self.token(namespace, secret, "control_token")
+            return await self.token(namespace, secret, "control_token")
         except NotFoundError as error:
             raise SupervisorError(f"its token cannot be read: {error}") from error
-        await self._supervisors.drain(ip, token, seconds)
 
     async def submit(self, plan: contract.EnginePlan, ip: str, secret: str) -> str:
         """Bring a plan to what takes it, as a bootstrap job where there is Ray.

@@ -9,6 +9,7 @@ from typing import Any
 from vllm_bootstrap import contract
 from vllm_operator.api.spec import VLLMConfig, VLLMDeploymentSpec
 from vllm_operator.planning.shapes import Shape
+from vllm_operator.resources import lora
 from vllm_operator.resources.model import hub_part, locate
 from vllm_operator.resources.names import EngineNames, Owner
 from vllm_operator.resources.pod import environment_files
@@ -59,6 +60,7 @@ def engine_part(
         **({"expert": True} if shape.expert else {}),
         **({"hub": hub} if (hub := hub_part(spec.model, pod or {})) else {}),
         **({"hubToken": True} if spec.model.hf_token_secret else {}),
+        **({"lora": True} if spec.lora is not None else {}),
     }
 
 
@@ -67,7 +69,8 @@ def arguments(spec: VLLMDeploymentSpec, shape: Shape) -> list[str]:
 
     What follows from the plan (model, parallel sizes, executor, address) the launcher puts in front.
     """
-    return [*_field_arguments(spec.vllm_config, shape), *spec.vllm_config.extra_args]
+    fields = _field_arguments(spec.vllm_config, shape)
+    return [*fields, *lora.arguments(spec.lora), *spec.vllm_config.extra_args]
 
 
 def _field_arguments(config: VLLMConfig, shape: Shape) -> list[str]:
@@ -91,6 +94,7 @@ def engine_plan(
     attempt: Attempt,
     deadlines: contract.Deadlines,
     hub: str,
+    adapters: tuple[contract.Adapter, ...] = (),
 ) -> contract.EnginePlan:
     """Complete a revision's engine part to the plan of one attempt.
 
@@ -98,6 +102,8 @@ def engine_plan(
     ----------
     hub
         Address of the hub: the installation's, not the revision's.
+    adapters
+        LoRA adapters that are wanted now; they are no part of a revision.
     """
     return contract.EnginePlan(
         deployment=owner.name,
@@ -116,6 +122,7 @@ def engine_plan(
         api_key_file=contract.API_KEY_FILE if part.get("apiKey") else "",
         source=contract.HubSource(endpoint=hub, **part["hub"]) if "hub" in part else contract.HubSource(),
         hub_token_file=contract.HF_TOKEN_FILE if part.get("hubToken") else "",
+        adapters=adapters if part.get("lora") else (),
         executor=part.get("executor", "ray"),
         data=part.get("data", 1),
         expert=part.get("expert", False),

@@ -16,6 +16,7 @@ from vllm_operator.api.spec import EnvFromSource, EnvVar, Pod, RayHead, Resource
 from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.eligibility import PodRules, read_rules
 from vllm_operator.planning.shapes import PodShape, Shape
+from vllm_operator.resources import lora
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.model import ModelLocation, locate
 from vllm_operator.resources.names import EngineNames, Owner, engine_labels
@@ -353,6 +354,8 @@ def _mounts(spec: VLLMDeploymentSpec, location: ModelLocation, role: Role, shape
         mounts.append({"name": "model", "mountPath": location.mount_path, "readOnly": location.read_only})
     if spec.model.hf_token_secret and role is not Role.HEAD:
         mounts.append({"name": "hf-token", "mountPath": HF_TOKEN_DIR, "readOnly": True})
+    if role is not Role.HEAD:
+        mounts += lora.mounts(spec)
     if role is Role.LEAD:
         mounts.append({"name": "control", "mountPath": f"{contract.RUN_DIR}/control", "readOnly": True})
         if environment_files(spec):
@@ -378,6 +381,8 @@ def _volumes(
     if (token := spec.model.hf_token_secret) and role is not Role.HEAD:
         items = [{"key": token.key, "path": HF_TOKEN_NAME}]
         volumes.append({"name": "hf-token", "secret": {"secretName": token.name, "items": items}})
+    if role is not Role.HEAD:
+        volumes += lora.volumes(spec)
     if role is Role.LEAD:
         volumes.append(
             {

@@ -65,7 +65,7 @@ def revision_name(engine8: str, pods8: str) -> str:
 
 
 def hashes(spec: VLLMDeploymentSpec) -> tuple[str, str]:
-    """Give ``(engine8, pods8)`` of a spec; ``replicas`` and ``drain`` are in neither."""
+    """Give ``(engine8, pods8)`` of a spec; ``replicas``, ``drain`` and LoRA adapters are in neither."""
     given = spec.model_dump(mode="json", by_alias=True, exclude_defaults=True)
     model = given.get("model", {})
     environment = given.get("env", [])
@@ -77,6 +77,10 @@ def hashes(spec: VLLMDeploymentSpec) -> tuple[str, str]:
         # What is mounted: the claim without the path in it; a hub's cache; nothing for a path in the image.
         "mount": [spec.model.uri.partition("://")[0], locate(spec.model).claim],
     }
+    lora = {key: value for key, value in given["lora"].items() if key != "adapters"} if "lora" in given else None
+    claims = lora.pop("persistentVolumeClaims", []) if lora else []
+    if claims:
+        files["adapters"] = claims
     shared = {key: given[key] for key in _BOTH_FIELDS if key in given}
     # From the model's facts follow the sizes, and from them the pods.
     shared |= {"facts": model["facts"]} if "facts" in model else {}
@@ -88,6 +92,8 @@ def hashes(spec: VLLMDeploymentSpec) -> tuple[str, str]:
         "env": environment,
         "envFrom": given.get("envFrom", []),
         "strategy": given.get("placement", {}).get("strategy", ""),
+        # Also when it is empty: it lets the engine take adapters.
+        **({"lora": lora} if lora is not None else {}),
     }
     return _hash8(engine), _hash8(pods)
 

@@ -46,6 +46,14 @@ def _args(*arguments: str) -> Object:
     return {"vllmConfig": {"extraArgs": list(arguments)}}
 
 
+def _adapter(name: str, uri: str) -> Object:
+    return {"name": name, "uri": uri}
+
+
+def _lora(*adapters: Object, **more: Any) -> Object:
+    return {"lora": {"adapters": list(adapters), **more}}
+
+
 _STRICT_PACK = "STRICT_PACK puts every rank in one pod"
 _STRICT_PACK_MODEL = "STRICT_PACK puts all 4 ranks in one pod, gpusPerPod is 2"
 _SPREAD = "STRICT_SPREAD puts every rank on a node of its own"
@@ -108,6 +116,32 @@ ACCEPTED = (
         {"apiKeySecret": {"name": "s", "key": "k"}, "env": [{"name": "VLLM_LOGGING_LEVEL", "value": "DEBUG"}]},
     ),
     Case("vLLM's own API key", {"env": [{"name": "VLLM_API_KEY", "valueFrom": _SECRET_KEY}]}),
+    Case("an engine that can take adapters", {"lora": {}}),
+    Case(
+        "adapters",
+        {
+            "model": {"uri": "pvc://claim/base"},
+            "lora": {
+                "adapters": [
+                    _adapter("sql", "file:///a"),
+                    _adapter("org/x:1", "pvc://claim/a"),
+                    _adapter("z", "pvc://b/z"),
+                ],
+                "persistentVolumeClaims": ["b"],
+                "maxLoraRank": 64,
+                "maxLoras": 2,
+                "maxCpuLoras": 3,
+            },
+        },
+    ),
+    Case(
+        "an adapter in the cache of the model",
+        {
+            "model": {"uri": "hf://org/name", "cache": {"persistentVolumeClaim": "claim"}},
+            "lora": {"adapters": [_adapter("sql", "pvc://claim/sql")]},
+        },
+    ),
+    Case("own arguments for adapters", _args("--enable-lora", "--max-loras=2")),
     Case("no drain", {"drain": {"timeoutSeconds": 0}}),
     Case("empty value", {"env": [{"name": "A", "value": ""}]}),
     Case(
@@ -260,6 +294,47 @@ REFUSED = (
         {"apiKeySecret": {"name": "s"}},
         "spec.apiKeySecret.key: Required value",
         "apiKeySecret.key",
+    ),
+    Case(
+        "one name for two adapters",
+        _lora(_adapter("a", "file:///a"), _adapter("a", "file:///b")),
+        "Duplicate value",
+        "every name may stand once",
+    ),
+    Case("adapter of a bad name", _lora(_adapter("a b", "file:///a")), "should match", _PATTERN),
+    Case("adapter of a hub's address", _lora(_adapter("a", "https://x/y")), "should match", _PATTERN),
+    Case(
+        "adapter called as the model",
+        {"model": MODEL | {"name": "base"}} | _lora(_adapter("base", "file:///a")),
+        "no adapter may have the name under which the model is served",
+    ),
+    Case(
+        "adapter on a claim that is not mounted",
+        _lora(_adapter("a", "pvc://claim/a"), persistentVolumeClaims=["other"]),
+        "a pvc:// adapter needs its claim in the pods",
+    ),
+    Case(
+        "adapter on a claim, and no word of claims",
+        {"model": {"uri": "pvc://claim/base"}} | _lora(_adapter("a", "pvc://claim2/a")),
+        "a pvc:// adapter needs its claim in the pods",
+    ),
+    Case("rank that vLLM does not know", _lora(maxLoraRank=17), "Unsupported value", "maxLoraRank must be one of"),
+    Case("less in memory than in a batch", _lora(maxLoras=2, maxCpuLoras=1), "maxCpuLoras must be at least maxLoras"),
+    Case(
+        "more adapters than are kept in memory",
+        _lora(_adapter("a", "file:///a"), _adapter("b", "file:///b"), maxCpuLoras=1),
+        "there are more adapters than maxCpuLoras",
+    ),
+    Case(
+        "arguments of lora beside lora",
+        {"lora": {}} | _args("--max_lora-rank=8"),
+        "extraArgs must not hold --enable-lora",
+    ),
+    Case(
+        "claim twice",
+        _lora(persistentVolumeClaims=["a", "a"]),
+        "Duplicate value",
+        "every claim may stand once",
     ),
     Case(
         "drain of less than nothing",

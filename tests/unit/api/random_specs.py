@@ -183,8 +183,17 @@ def _consistent(spec: Object, chance: Chance) -> Object:
             variable["valueFrom"] = _one_of(variable["valueFrom"], {"secretKeyRef": {"name": "keys", "key": "k"}})
     spec["env"] = list(variables.values())
     spec["envFrom"] = [_one_of(source, {"secretRef": {"name": "keys"}}) for source in spec.get("envFrom", [])]
+    _consistent_lora(spec.get("lora", {}))
     spec["distributedExecutorBackend"] = chance.choice(("auto", "ray"))
     return spec
+
+
+def _consistent_lora(lora: Object) -> None:
+    adapters = {item["name"]: {**item, "uri": "file:///opt/adapters/a"} for item in lora.get("adapters", [])}
+    if adapters:
+        lora["adapters"] = list(adapters.values())
+    lora.pop("maxCpuLoras", None)
+    lora["persistentVolumeClaims"] = sorted(set(lora.get("persistentVolumeClaims", [])))
 
 
 def _consistent_model(model: Object) -> None:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from vllm_bootstrap.contract import EnginePlan, EngineReport, Phase, dumps, loads
+from vllm_bootstrap.contract import Adapter, AdapterList, EnginePlan, EngineReport, Phase, dumps, loads
 from vllm_bootstrap.control import ControlServer, View, readiness
 from vllm_bootstrap.engine_http import MISSES, STALE_SECONDS, Pulse
-from vllm_bootstrap.supervisor import DrainAsked, Event, StopAsked
+from vllm_bootstrap.supervisor import AdaptersAsked, DrainAsked, Event, StopAsked
 
 NOW = 1000.0
 REPORT = EngineReport(
@@ -99,7 +99,9 @@ def test_status_tells_all_to_who_has_the_token(bench: Bench):
 
 
 @pytest.mark.parametrize("token", [None, "", "wrong", "secret "[:3]])
-@pytest.mark.parametrize(("method", "path"), [("GET", "/status"), ("POST", "/drain"), ("POST", "/stop")])
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", "/status"), ("POST", "/drain"), ("POST", "/stop"), ("POST", "/adapters")]
+)
 def test_without_the_token_nothing_is_told_or_done(bench: Bench, method: str, path: str, token: str | None):
     assert bench.ask(method, path, token=token)[0] == 401
     assert bench.commands == []
@@ -116,6 +118,21 @@ def test_a_renewed_token_counts_at_once(bench: Bench):
     bench.token_file.write_text("renewed")
     assert bench.ask("POST", "/drain", token="secret")[0] == 401
     assert bench.ask("POST", "/drain", token="renewed")[0] == 202
+
+
+def test_adapters_are_taken_as_a_whole(bench: Bench):
+    wanted = AdapterList(adapters=(Adapter(name="sql", path="/a/sql"), Adapter(name="poems", path="/a/p")))
+    assert bench.ask("POST", "/adapters", token="secret", body=dumps(wanted)) == (202, "accepted\n")
+    assert bench.ask("POST", "/adapters", token="secret", body="{}") == (202, "accepted\n")
+    assert bench.commands == [AdaptersAsked(wanted.adapters), AdaptersAsked(())]
+
+
+@pytest.mark.parametrize("body", ["", "[]", '{"adapters": [{"name": "a"}]}', '{"adapters": 1}', '{"version": '])
+def test_what_is_no_list_of_adapters_changes_nothing(bench: Bench, body: str):
+    status, text = bench.ask("POST", "/adapters", token="secret", body=body)
+    assert status == 400
+    assert "the list of adapters cannot be read" in text
+    assert bench.commands == []
 
 
 def test_commands(bench: Bench):

@@ -12,15 +12,17 @@ import pytest
 
 from vllm_bootstrap import engine_http
 from vllm_bootstrap.clock import Clock
+from vllm_bootstrap.contract import Adapter, AdapterReport, AdapterReports, AdapterState, dumps
 from vllm_bootstrap.engine_http import HttpEngine, first_token
-from vllm_bootstrap.gate import FLIGHT_PATH
+from vllm_bootstrap.gate import ADAPTERS_PATH, FLIGHT_PATH
 from vllm_bootstrap.launcher_process import is_free
-from vllm_bootstrap.supervisor import Answered, FlightSeen, Inbox, WarmedUp
+from vllm_bootstrap.supervisor import AdaptersSeen, Answered, FlightSeen, Inbox, WarmedUp
 
 
 class FakeEngine:
     def __init__(self) -> None:
         self.health = 503
+        self.words = "words"
         self.answers: dict[str, int] = {}
         self.requests: list[tuple[str, str | None, dict[str, object]]] = []
         self.flight: object = {"requests": 0, "quietSeconds": 2.5, "draining": False}
@@ -52,7 +54,7 @@ class FakeEngine:
                 fake.data_ranks.append(data_rank := self.headers.get("X-data-parallel-rank"))
                 self.send_response(500 if data_rank == fake.hung_rank else fake.answers.get(self.path, 200))
                 self.end_headers()
-                self.wfile.write(b"words")
+                self.wfile.write(fake.words.encode())
 
             def log_message(self, *_: object) -> None:
                 pass
@@ -134,6 +136,28 @@ def test_an_engine_without_our_gate_does_not_serve(
     warmed = inbox.events.get(timeout=5)
     assert isinstance(warmed, WarmedUp)
     assert "the operator's gate is not before this vLLM" in warmed.fault
+
+
+def test_the_engine_is_asked_for_adapters_through_its_gate(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]) -> None:
+    subject, inbox = engine
+    told = AdapterReport(name="sql", path="/a", state=AdapterState.LOADED)
+    fake.words = dumps(AdapterReports(adapters=(told,)))
+    subject.adapt((Adapter(name="sql", path="/a"),))
+    assert inbox.events.get(timeout=5) == AdaptersSeen((told,))
+    wanted: dict[str, object] = {"adapters": [{"name": "sql", "path": "/a"}]}
+    assert fake.requests == [(ADAPTERS_PATH, "Bearer t", wanted)]
+
+
+@pytest.mark.parametrize(("status", "words"), [(500, "boom"), (404, "no such path"), (200, "no list")])
+def test_an_engine_that_cannot_say_what_became_of_adapters_has_a_fault(
+    fake: FakeEngine, engine: tuple[HttpEngine, Inbox], status: int, words: str
+) -> None:
+    subject, inbox = engine
+    fake.words, fake.answers[ADAPTERS_PATH] = words, status
+    subject.adapt(())
+    seen = inbox.events.get(timeout=5)
+    assert isinstance(seen, AdaptersSeen)
+    assert "the engine did not answer when it was asked for it" in seen.fault
 
 
 def test_a_drain_is_told_again_and_again(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]) -> None:

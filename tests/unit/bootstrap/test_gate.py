@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from vllm_bootstrap.gate import FLIGHT_PATH, Gate, Message, Receive, Scope, Send
+from vllm_bootstrap.gate import ADAPTERS_PATH, FLIGHT_PATH, ORDER_LIMIT, Gate, Message, Receive, Scope, Send
 
 TOKEN, KEY = "gate-token", "sk-demo"
 HEADERS = [(b"content-type", b"text/event-stream"), (b"Connection", b"keep-alive")]
@@ -82,6 +82,7 @@ SERVED = (
     "/metricsx",
     "/nowhere",
     FLIGHT_PATH,
+    ADAPTERS_PATH,
 )
 
 
@@ -166,6 +167,48 @@ async def test_who_is_answered_while_draining_is_told_to_go_and_still_served() -
     assert start["headers"] == [HEADERS[0], (b"connection", b"close")]
     assert body["body"] == b"words"
     assert (await flight(gate))["draining"] is True
+
+
+async def receive_slowly(*parts: bytes) -> Receive:
+    waiting = [*parts]
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": waiting.pop(0), "more_body": bool(waiting)}
+
+    return receive
+
+
+async def order(gate: Gate, *parts: bytes, key: str | None = f"Bearer {TOKEN}") -> tuple[int, bytes]:
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await gate(scope(ADAPTERS_PATH, key=key), await receive_slowly(*parts), send)
+    return sent[0]["status"], sent[1]["body"]
+
+
+async def repeat(text: str) -> str:
+    return json.dumps({"told": json.loads(text)})
+
+
+async def test_the_supervisor_gives_orders_and_is_answered() -> None:
+    gate = Gate(Engine(), token=TOKEN, key=KEY, orders={ADAPTERS_PATH: repeat})
+    assert await order(gate, b"[1,", b" 2]") == (200, b'{"told": [1, 2]}')
+    assert (await order(gate, b"[1,"))[0] == 400
+    assert (await order(gate, b"\xff"))[0] == 400
+    assert (await order(gate, b"1" * ORDER_LIMIT, b"1"))[0] == 400
+    assert await flight(gate) == {"requests": 0, "quietSeconds": pytest.approx(0, abs=5), "draining": False}
+
+
+@pytest.mark.parametrize("key", [None, "", "Bearer", "Bearer wrong", f"Bearer {KEY}"])
+async def test_nobody_else_gives_orders(key: str | None) -> None:
+    engine = Engine()
+    gate = Gate(engine, token=TOKEN, orders={ADAPTERS_PATH: repeat})
+    assert await order(gate, b"[]", key=key) == (200, b"words"), "it is a path like any other"
+    assert engine.asked == [ADAPTERS_PATH]
+    guarded = Gate(engine, token=TOKEN, key="sk-another", orders={ADAPTERS_PATH: repeat})
+    assert (await order(guarded, b"[]", key=key))[0] == 401
 
 
 @pytest.mark.parametrize("path", ["/health", "/metrics", "/ping", FLIGHT_PATH])

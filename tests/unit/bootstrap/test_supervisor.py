@@ -15,6 +15,9 @@ import pytest
 from vllm_bootstrap import drain, supervisor
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import (
+    Adapter,
+    AdapterReport,
+    AdapterState,
     Deadlines,
     EngineCoreReport,
     EnginePlan,
@@ -25,6 +28,8 @@ from vllm_bootstrap.contract import (
 )
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.supervisor import (
+    AdaptersAsked,
+    AdaptersSeen,
     Answered,
     DrainAsked,
     Event,
@@ -48,6 +53,17 @@ OWN_DEATH = RankSight(state="DEAD", actor_id="a1", pid=11, cause="worker process
 KILLED = RankSight(state="DEAD", actor_id="a0", pid=10, cause="killed by ray.kill")
 
 
+SQL, POEMS, OTHER_SQL = Adapter(name="sql", path="/a"), Adapter(name="poems", path="/b"), Adapter(name="sql", path="/c")
+
+
+def loaded(adapter: Adapter) -> AdapterReport:
+    return AdapterReport(name=adapter.name, path=adapter.path, state=AdapterState.LOADED)
+
+
+def failed(adapter: Adapter, message: str) -> AdapterReport:
+    return AdapterReport(name=adapter.name, path=adapter.path, state=AdapterState.FAILED, message=message)
+
+
 class Rig:
     """A supervisor with its collaborators played by a script.
 
@@ -61,6 +77,9 @@ class Rig:
         self.calls: list[str] = []
         self.table: Mapping[int, RankSight] = {}
         self.cores: Mapping[int, RankSight] = {}
+        self.asked: list[tuple[Adapter, ...]] = []
+        self.adapted: list[AdaptersSeen] = []
+        self.after_adapters: dict[int, list[Event]] = {}
         self.script: dict[str, list[Event]] = {
             "start": [LauncherStarted(100)],
             "watch": [RanksSeen(ALIVE), Answered()],
@@ -122,6 +141,13 @@ class Rig:
 
     def drain(self) -> None:
         self._do("drain")
+
+    def adapt(self, adapters: tuple[Adapter, ...]) -> None:
+        self.asked.append(adapters)
+        told = self.adapted.pop(0) if self.adapted else AdaptersSeen(tuple(map(loaded, adapters)))
+        self.inbox.put(told)
+        for event in self.after_adapters.pop(len(self.asked), ()):
+            self.inbox.put(event)
 
     def arm(self) -> None:
         self.calls.append("arm")
@@ -215,6 +241,91 @@ def test_an_engine_that_dies_while_it_drains_has_failed(make_rig: Callable[..., 
     rig = make_rig()
     rig.script["drain"] = [FlightSeen(requests=3, quiet=0.0), LauncherExited(1)]
     assert rig.run(DrainAsked(60.0)).phase is Phase.FAILED
+
+
+def test_adapters_are_there_before_it_serves(make_rig: Callable[..., Rig]):
+    rig = make_rig(adapters=(SQL, POEMS))
+    rig.after_adapters = {1: [StopAsked()]}
+    rig.run()
+    assert rig.asked == [(SQL, POEMS)]
+    serving = next(report for report in rig.reports if report.phase is Phase.SERVING)
+    assert serving.adapters == (loaded(SQL), loaded(POEMS))
+
+
+def test_without_adapters_nobody_is_asked_for_any(make_rig: Callable[..., Rig]):
+    rig = make_rig()
+    rig.run(StopAsked())
+    assert rig.asked == []
+
+
+def test_an_adapter_that_fails_keeps_no_engine_from_serving(make_rig: Callable[..., Rig]):
+    rig = make_rig(adapters=(SQL, POEMS))
+    rig.after_adapters = {1: [StopAsked()]}
+    rig.adapted = [AdaptersSeen((failed(SQL, "vLLM refuses it: rank 1: it is not found"), loaded(POEMS)))]
+    rig.run()
+    assert rig.phases == [Phase.LOADING, Phase.SERVING, Phase.STOPPED]
+    assert [item.message for item in rig.reports[-1].adapters] == [
+        "vLLM refuses it: rank 1 on pod pod-1: it is not found",
+        "",
+    ]
+
+
+def test_an_engine_that_gives_no_answer_about_its_adapters_serves_without_them(make_rig: Callable[..., Rig]):
+    rig = make_rig(adapters=(SQL,))
+    rig.after_adapters = {1: [StopAsked()]}
+    rig.adapted = [AdaptersSeen(fault="timed out")]
+    rig.run()
+    assert rig.reports[-1].adapters == (failed(SQL, "timed out"),)
+
+
+@pytest.mark.parametrize(
+    ("asked", "questions"),
+    [
+        ([(SQL, POEMS)], [(SQL,), (SQL, POEMS)]),
+        ([()], [(SQL,), ()]),
+        ([(OTHER_SQL,)], [(SQL,), (OTHER_SQL,)]),
+        ([(SQL,), (SQL,)], [(SQL,)]),
+    ],
+)
+def test_adapters_change_while_it_serves(
+    make_rig: Callable[..., Rig], asked: list[tuple[Adapter, ...]], questions: list[tuple[Adapter, ...]]
+):
+    rig = make_rig(adapters=(SQL,))
+    rig.after_adapters = {1: [AdaptersAsked(item) for item in asked], len(questions): [StopAsked()]}
+    if len(questions) == 1:
+        rig.after_adapters = {1: [*(AdaptersAsked(item) for item in asked), StopAsked()]}
+    rig.run()
+    assert rig.asked == questions
+    assert rig.reports[-1].adapters == tuple(map(loaded, questions[-1]))
+
+
+def test_what_has_failed_is_tried_again_when_it_is_asked_for_again(make_rig: Callable[..., Rig]):
+    rig = make_rig(adapters=(SQL,))
+    rig.adapted = [AdaptersSeen((failed(SQL, "no such folder"),))]
+    rig.after_adapters = {1: [AdaptersAsked((SQL,))], 2: [StopAsked()]}
+    rig.run()
+    assert rig.asked == [(SQL,), (SQL,)]
+    assert rig.reports[-1].adapters == (loaded(SQL),)
+
+
+def test_what_is_asked_for_meanwhile_comes_next_and_only_the_last_of_it(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+):
+    rig = make_rig()
+    answers = [AdaptersSeen((loaded(SQL),)), AdaptersSeen((loaded(POEMS),))]
+
+    def adapt(adapters: tuple[Adapter, ...]) -> None:
+        rig.asked.append(adapters)
+        if len(rig.asked) == 1:
+            rig.inbox.put(AdaptersAsked((OTHER_SQL,)))
+            rig.inbox.put(AdaptersAsked((POEMS,)))
+        rig.inbox.put(answers.pop(0))
+        if not answers:
+            rig.inbox.put(StopAsked())
+
+    monkeypatch.setattr(rig, "adapt", adapt)
+    rig.run(AdaptersAsked((SQL,)))
+    assert rig.asked == [(SQL,), (POEMS,)]
 
 
 def test_an_engine_that_loads_has_nothing_to_drain(make_rig: Callable[..., Rig]):

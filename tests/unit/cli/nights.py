@@ -273,6 +273,15 @@ async def serving(world: World) -> None:
     await world.serve()
 
 
+async def without_an_adapter(world: World) -> None:
+    """Let all engines serve, one of them without an adapter that is wanted."""
+    world.change(lora={"adapters": [{"name": "sql", "uri": "file:///opt/sql"}]})
+    await world.serve()
+    state, message = contract.AdapterState.FAILED, "/opt/sql does not exist"
+    told = contract.AdapterReport(name="sql", path="/opt/sql", state=state, message=message)
+    world.report(contract.Phase.SERVING, adapters=(told,))
+
+
 async def as_it_is(world: World) -> None:
     """Leave the world to what the operator does in one round."""
 

@@ -65,6 +65,13 @@ def text(told: Diagnosis, width: int = 120) -> str:
         (nights.waiting_for_gpus, 2, "WaitingForGPUs", ["held by other pods: gpu-a 4 of 4"], "explain demo"),
         (nights.not_all_fit, 2, "WaitingForGPUs", ["engine-4 is Pending", "held by"], "explain demo -n models --live"),
         (nights.given_back, 2, "GPUsGivenBack", ["engine-0", "had no node for 180 s"], "explain demo -n models --live"),
+        (
+            nights.without_an_adapter,
+            5,
+            "AdapterFailed",
+            ["engine-0 serves, but without the LoRA adapter sql: /opt/sql does not exist"],
+            "or spec.lora: kubectl edit vllm -n models demo",
+        ),
         (nights.plan_only, 0, "Planned", ["the plan is made, and nothing else"], ""),
         (
             nights.invalid_spec,

@@ -34,6 +34,11 @@ def env(kind: str, **more: Any) -> dict[str, Any]:
             "SecretNotFound",
             "spec.apiKeySecret: Secret it does not exist in namespace models; create it",
         ),
+        (
+            {"lora": {"persistentVolumeClaims": ["it"]}},
+            "ClaimNotFound",
+            "spec.lora.persistentVolumeClaims: PersistentVolumeClaim it does not exist",
+        ),
         (env("secretKeyRef"), "SecretNotFound", "spec.env V: Secret it"),
         (env("configMapKeyRef"), "ConfigMapNotFound", "spec.env V: ConfigMap it"),
         ({"envFrom": [{"secretRef": {"name": "it"}}]}, "SecretNotFound", "spec.envFrom[0]: Secret it"),

@@ -200,6 +200,7 @@ class FakeSupervisors:
         self.plans: list[contract.EnginePlan] = []
         self.drains: list[tuple[str, float]] = []
         self.requests: dict[str, int] = {}
+        self.adapted: list[tuple[contract.Adapter, ...]] = []
         self.deaf = False
 
     async def drain(self, ip: str, token: str, seconds: float) -> None:
@@ -207,6 +208,12 @@ class FakeSupervisors:
         if self.deaf:
             raise SupervisorError(f"http://{ip}:8001/drain: refused")
         self.drains.append((ip, seconds))
+
+    async def adapt(self, ip: str, token: str, adapters: tuple[contract.Adapter, ...]) -> None:
+        self.tokens.add(token)
+        if self.deaf:
+            raise SupervisorError(f"http://{ip}:8001/adapters: refused")
+        self.adapted.append(adapters)
 
     async def look(self, ip: str, token: str) -> SupervisorView:
         self.tokens.add(token)

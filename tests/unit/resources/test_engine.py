@@ -10,6 +10,7 @@ from tests.unit.resources import samples
 from vllm_bootstrap import contract
 from vllm_operator.api.spec import Model
 from vllm_operator.planning.inventory import GpuNode
+from vllm_operator.resources import lora
 from vllm_operator.resources.engine import Attempt, engine_part, engine_plan
 from vllm_operator.resources.model import hub_part, locate
 from vllm_operator.resources.names import EngineNames
@@ -80,7 +81,9 @@ def test_environment_holds_no_secret_and_files_are_named() -> None:
     assert part({"env": [{"name": "EMPTY"}]})["environment"] == {"EMPTY": ""}
 
 
-def plan(number: int = 1, *specs: samples.Object, index: int = 0) -> contract.EnginePlan:
+def plan(
+    number: int = 1, *specs: samples.Object, index: int = 0, adapters: tuple[contract.Adapter, ...] = ()
+) -> contract.EnginePlan:
     found = part(*(specs or (samples.TYPICAL,)))
     return engine_plan(
         owner=samples.OWNER,
@@ -90,6 +93,7 @@ def plan(number: int = 1, *specs: samples.Object, index: int = 0) -> contract.En
         attempt=Attempt(number=number, ray_session="session_1"),
         deadlines=contract.Deadlines(load=99),
         hub="https://mirror.example",
+        adapters=adapters,
     )
 
 
@@ -111,6 +115,56 @@ def test_data_and_expert_parallel_go_with_the_plan() -> None:
     assert (made.data, made.expert, made.world_size, made.total_ranks) == (2, True, 2, 4)
     assert made.placement_groups == ("demo-0-aaaaaaaa-dp0", "demo-0-aaaaaaaa-dp1")
     assert sum(group.pods * group.gpus for group in made.groups) == made.total_ranks
+
+
+LORA_ADAPTERS = [
+    {"name": "image", "uri": "file:///opt/a"},
+    {"name": "own", "uri": "pvc://claim/b/"},
+    {"name": "other", "uri": "pvc://more/c"},
+]
+LORA = {
+    "model": {"uri": "pvc://claim/a"},
+    "lora": {"adapters": LORA_ADAPTERS, "persistentVolumeClaims": ["more", "claim"]},
+}
+
+
+@pytest.mark.parametrize(
+    ("lora", "expected"),
+    [
+        ({}, ["--enable-lora", "--max-cpu-loras=64"]),
+        ({"maxLoras": 100}, ["--enable-lora", "--max-loras=100", "--max-cpu-loras=100"]),
+        (
+            {"maxLoraRank": 32, "maxLoras": 2, "maxCpuLoras": 4},
+            ["--enable-lora", "--max-lora-rank=32", "--max-loras=2", "--max-cpu-loras=4"],
+        ),
+    ],
+)
+def test_what_lets_an_engine_take_adapters(lora: samples.Object, expected: list[str]) -> None:
+    assert [item for item in part({"lora": lora})["arguments"] if "lora" in item] == expected
+
+
+def test_adapters_have_paths_in_the_pods_and_only_engines_that_take_them_get_any() -> None:
+    spec = samples.spec_of(LORA)
+    assert {adapter.name: adapter.path for adapter in lora.adapters(spec)} == {
+        "image": "/opt/a",
+        "own": "/mnt/models/claim/b",
+        "other": "/mnt/models/more/c",
+    }
+    cached = {**LORA, "model": {"uri": "hf://a/b", "cache": {"persistentVolumeClaim": "claim"}}}
+    paths = {adapter.name: adapter.path for adapter in lora.adapters(samples.spec_of(cached))}
+    assert paths["own"] == "/var/cache/huggingface/b"
+    assert lora.adapters(samples.spec_of()) == {}
+    wanted = tuple(lora.adapters(spec))
+    assert plan(1, LORA, adapters=wanted).adapters == wanted
+    assert plan(1, adapters=wanted).adapters == ()
+
+
+def test_claims_of_adapters_are_mounted_beside_the_models_own() -> None:
+    assert lora.claims(samples.spec_of(LORA)) == ["more"]
+    [mount] = lora.mounts(samples.spec_of(LORA))
+    assert mount == {"name": "adapters-0", "mountPath": "/mnt/models/more", "readOnly": True}
+    [volume] = lora.volumes(samples.spec_of(LORA))
+    assert volume["persistentVolumeClaim"] == {"claimName": "more", "readOnly": True}
 
 
 def test_where_the_api_key_is_goes_with_the_plan_and_nothing_more() -> None:

@@ -19,6 +19,7 @@ from vllm_operator.resources.revision import (
 
 HUB = {"model": {"uri": "hf://org/name"}}
 CLAIM = {"model": {"uri": "pvc://claim/a"}}
+LORA = {"lora": {"adapters": [{"name": "sql", "uri": "file:///a"}]}}
 SECRET_ENV = {"env": [{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}
 
 
@@ -73,6 +74,12 @@ def changed(before: samples.Object, after: samples.Object) -> str:
         pytest.param({}, {"pod": {"labels": {"a": "b"}}}, "pods", id="labels"),
         pytest.param({}, {"pod": {"template": {"spec": {}}}}, "pods", id="template"),
         pytest.param({}, {"rayHead": {"nodeSelector": {"a": "b"}}}, "pods", id="rayHead"),
+        pytest.param({}, {"lora": {}}, "engine", id="an engine that can take adapters"),
+        pytest.param({"lora": {}}, LORA, "", id="the first adapter"),
+        pytest.param(LORA, {"lora": {"adapters": []}}, "", id="no adapter any more"),
+        pytest.param(LORA, {"lora": {**LORA["lora"], "maxLoraRank": 64}}, "engine", id="a higher rank"),
+        pytest.param(LORA, {"lora": {**LORA["lora"], "maxLoras": 2}}, "engine", id="more adapters in a batch"),
+        pytest.param(LORA, {"lora": {**LORA["lora"], "persistentVolumeClaims": ["c"]}}, "pods", id="their claim"),
         # what a user may write out without meaning a change
         pytest.param({}, {"placement": {"strategy": "PACK"}}, "", id="the default strategy"),
         pytest.param({}, {"placement": {}, "vllmConfig": {}, "pod": {}, "env": [], "rayHead": {}}, "", id="empty"),
