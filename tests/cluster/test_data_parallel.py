@@ -124,7 +124,7 @@ def case(request: pytest.FixtureRequest, operator: Installation, bed: Bed, names
     bed.api.apply(KEYS, manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, shape.name)
     try:
-        deployment.await_ready(deadline=300)
+        deployment.await_ready(deadline=400)
         yield Case(shape, deployment, bed)
     finally:
         # Also when it did not come up: the next shape needs its GPUs.
@@ -219,7 +219,7 @@ def test_an_attempt_follows_on_the_same_groups(case: Case) -> None:
     pod = before["ranks"][-1 if victim.pod else 0]["pod"]
     assert case.execute(pod, KILL.format(words=victim.words))
     case.deployment.await_condition("Ready", "False", deadline=30)
-    engine = case.deployment.await_engine("Serving", attempt=before["attempt"] + 1)
+    engine = case.deployment.await_engine("Serving", attempt=before["attempt"] + 1, deadline=400)
 
     failure = case.deployment.status["lastFailures"][0]
     assert (failure["reason"], failure["attempt"], failure.get("rank", -1)) == (
@@ -234,7 +234,17 @@ def test_an_attempt_follows_on_the_same_groups(case: Case) -> None:
     assert case.disagreements(engine, evidence) == []
     alive = [actor["class_name"] for actor in evidence.tables["actors"] if actor["state"] == "ALIVE"]
     assert (alive.count("RayWorkerProc"), alive.count(case.shape.core)) == (2 * case.shape.tensor, 2)
+    case.bed.wait_for("the Service to lead to it again", lambda: is_reached(case.url), 30)
     test_every_data_parallel_rank_answers(case)
+
+
+def is_reached(url: str) -> bool:
+    """Whether a Service has its endpoint; kube-proxy is a moment later than the pod's readiness."""
+    try:
+        metrics(url)
+    except OSError:
+        return False
+    return True
 
 
 def test_deleting_it_leaves_nothing(case: Case) -> None:
