@@ -43,6 +43,10 @@ class Repository:
         """Give a file."""
         return web.Response(body=self.files[name]) if name in self.files else web.FileResponse(self._path(name))
 
+    def read(self, name: str) -> bytes:
+        """Give what a file holds."""
+        return self.files[name] if name in self.files else self._path(name).read_bytes()
+
     def has(self, name: str) -> bool:
         """Whether there is more of a file than its size."""
         return name in self.files or (self.folder is not None and self._path(name).is_file())
@@ -74,6 +78,8 @@ class HubServer:
         Overrules what it says at a path.
     tokens
         Those that are valid; empty: all.
+    held
+        While it is set, the storage gives the first half of a file and keeps the rest.
     """
 
     url: str = ""
@@ -81,6 +87,7 @@ class HubServer:
     repositories: dict[str, Repository] = field(default_factory=dict)
     answers: dict[str, Handler] = field(default_factory=dict)
     tokens: frozenset[str] = frozenset()
+    held: threading.Event = field(default_factory=threading.Event)
     asked: list[Asked] = field(default_factory=list)
 
     @property
@@ -114,13 +121,26 @@ class HubServer:
             return error(401, "", "Invalid credentials in Authorization header")
         if path.startswith(ELSEWHERE):
             name, _, file = path.removeprefix(ELSEWHERE).partition("//")
-            return self.repositories[name].answer(file)
+            found = self.repositories[name]
+            return await self._half(request, found, file) if self.held.is_set() else found.answer(file)
         if path.startswith("/api/models/"):
             name, _, revision = path.removeprefix("/api/models/").partition("/revision/")
             return self._listing(request, name, revision or "main")
         name, _, rest = path.removeprefix("/").partition("/resolve/")
         revision, _, file = rest.partition("/")
         return self._file(request, name, revision, file)
+
+    async def _half(self, request: web.Request, found: Repository, name: str) -> web.StreamResponse:
+        """Give half of a file at once and the rest when it is no longer held."""
+        data = found.read(name)
+        answer = web.StreamResponse(headers={"Content-Length": str(len(data))})
+        await answer.prepare(request)
+        await answer.write(data[: len(data) // 2])
+        while self.held.is_set():  # noqa: ASYNC110 - an event of threads, not of this loop
+            await asyncio.sleep(0.1)
+        await answer.write(data[len(data) // 2 :])
+        await answer.write_eof()
+        return answer
 
     def _find(self, request: web.Request, name: str, revision: str) -> Repository | web.Response:
         has_token = bool(request.headers.get("Authorization"))
