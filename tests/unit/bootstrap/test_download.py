@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import json
 import os
@@ -17,13 +18,14 @@ import pytest
 from aiohttp import web
 from tests.hub.server import COMMIT, ELSEWHERE, HubServer, Repository, error, serving_hub
 
+from vllm_bootstrap import hub as hub_module
 from vllm_bootstrap.clock import Clock, poll
 from vllm_bootstrap.contract import DownloadReport, FailureReason, HubSource
 from vllm_bootstrap.download import Order, Sight, child_environment
 from vllm_bootstrap.downloader import Downloader
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.fetch import describe, fetch
-from vllm_bootstrap.snapshot import Snapshot
+from vllm_bootstrap.snapshot import Cached, Snapshot
 
 TOKEN = "hf_verysecrettoken"
 SHARDS = {f"model-0000{number}-of-00002.safetensors": bytes([number]) * 300_000 for number in (1, 2)}
@@ -237,6 +239,38 @@ def test_a_secret_without_a_token(order: Order, bring: Callable[..., Sight], tmp
     assert "spec.model.hfTokenSecret: the Secret holds no token" in sight.message
     gone = bring(replace(order, token_file=str(tmp_path / "absent")))
     assert "spec.model.hfTokenSecret: the token cannot be read" in gone.message
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        OSError(errno.EDQUOT, os.strerror(errno.EDQUOT)),
+        RuntimeError("IO Error: No space left on device (os error 28)"),
+    ],
+)
+def test_a_disk_that_fills_up_meanwhile(error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("the library wraps it") from error
+
+    monkeypatch.setattr(hub_module, "hf_hub_download", fail)
+    repository = hub_module.Repository(HubSource(repository="org/name", folder=str(tmp_path)), "")
+    with pytest.raises(EngineFailure) as raised:
+        repository.download(repository.cached(Snapshot(commit=COMMIT, files={"a": 3 * 2**30})))
+    assert raised.value.reason is FailureReason.DISK_FULL
+    assert f"hf://org/name needs 3.00 GiB more (of 3.00 GiB) in {tmp_path}, " in raised.value.message
+
+
+def test_parts_that_a_killed_download_left_go_and_others_stay(tmp_path: Path):
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    for name, age in (("old.incomplete", 7200), ("new.incomplete", 60), ("whole", 7200)):
+        (blobs / name).write_bytes(b"x" * 100)
+        os.utime(blobs / name, (10_000 - age, 10_000 - age))
+    cached = Cached(tmp_path, Snapshot(commit=COMMIT, files={"a": 1000}))
+    cached.sweep(10_000)
+    assert sorted(path.name for path in blobs.iterdir()) == ["new.incomplete", "whole"]
+    assert cached.done() == 100, "what is being written counts"
 
 
 def test_a_file_that_the_hub_lists_and_does_not_have(order: Order, hub: HubServer, bring: Callable[..., Sight]):

@@ -8,14 +8,16 @@ import socket
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.hub.server import ELSEWHERE, HubServer, Repository, serving_hub
 
 from vllm_bootstrap import contract, standalone
 from vllm_bootstrap.clock import Clock, poll
-from vllm_bootstrap.contract import EnginePlan, EngineReport, Phase
+from vllm_bootstrap.contract import EnginePlan, EngineReport, HubSource, Phase
 from vllm_bootstrap.report import FOLDER_VARIABLE
 from vllm_bootstrap.standalone import Standalone
 from vllm_operator.resources.pod import UNPACK
@@ -67,6 +69,59 @@ def test_what_stands_in_the_way_is_reported(taker: Standalone, next_plan: Callab
     assert report.reason == "RuntimeIncompatible", "there is no vLLM here"
     written = Path(os.environ[FOLDER_VARIABLE]) / f"{plan.report.config_map}.json"
     assert poll(lambda: True if "RuntimeIncompatible" in written.read_text() else None, seconds=DEADLINE, clock=Clock())
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """Give a hub; there is no vLLM here, and without that nothing would be downloaded."""
+    monkeypatch.setattr(standalone, "judge", lambda *_: [])
+    with serving_hub() as server:
+        server.repositories["org/name"] = Repository(files={"config.json": b"{}", "model.safetensors": b"x" * 1000})
+        yield server
+
+
+def source(hub: HubServer, tmp_path: Path, **changes: str) -> HubSource:
+    return replace(HubSource(repository="org/name", endpoint=hub.url, folder=str(tmp_path / "cache")), **changes)
+
+
+def test_the_model_is_downloaded_before_the_engine_starts(
+    taker: Standalone, next_plan: Callable[..., EnginePlan], hub: HubServer, tmp_path: Path
+):
+    taker.start(contract.dumps(next_plan(model="org/name", source=source(hub, tmp_path))))
+    report = failed(taker, 1)
+    assert (report.reason, report.downloads) == ("RuntimeIncompatible", ()), "it came as far as vLLM, which is not here"
+    [folder] = (tmp_path / "cache").glob("models--org--name/snapshots/*")
+    assert {item.name for item in folder.iterdir()} == {"config.json", "model.safetensors"}
+
+
+def test_what_the_hub_refuses_is_reported(
+    taker: Standalone, next_plan: Callable[..., EnginePlan], hub: HubServer, tmp_path: Path
+):
+    taker.start(contract.dumps(next_plan(model="org/name", source=source(hub, tmp_path, revision="v9"))))
+    report = failed(taker, 1)
+    assert report.reason == "ModelNotOnHub"
+    assert "spec.model.revision: hf://org/name has no revision v9" in report.message
+
+
+def test_a_download_gives_way_to_the_next_attempt(
+    taker: Standalone, next_plan: Callable[..., EnginePlan], hub: HubServer, tmp_path: Path
+):
+    hub.held.set()
+    try:
+        first, second = (
+            next_plan(attempt=attempt, model="org/name", source=source(hub, tmp_path)) for attempt in (1, 2)
+        )
+        taker.start(contract.dumps(first))
+        asked = poll(lambda: [path for path in hub.paths if ELSEWHERE in path] or None, seconds=DEADLINE, clock=Clock())
+        assert asked, "nothing is downloaded"
+        taker.start(contract.dumps(second))
+        again = poll(
+            lambda: True if hub.paths.count("/api/models/org/name") == 2 else None, seconds=DEADLINE, clock=Clock()
+        )
+        assert again, "the second attempt waits for the first"
+    finally:
+        hub.held.clear()
+    assert failed(taker, 2).reason == "RuntimeIncompatible"
 
 
 def test_the_next_attempt_takes_the_place(taker: Standalone, next_plan: Callable[..., EnginePlan]):
