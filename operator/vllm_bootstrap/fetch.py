@@ -18,6 +18,9 @@ from vllm_bootstrap.model_files import load_format
 GIB = 1024**3
 LOOK_SECONDS = 1.0
 TELL_SECONDS = 3.0
+SLOW_SECONDS = 300.0
+"""After so long any byte is told: to the operator an engine that says nothing for half an hour is lost."""
+
 TOLD_PODS = 4
 
 
@@ -130,16 +133,18 @@ class _Teller:
         self._tell = tell
         self._clock = clock
         self._told: dict[str, int] | None = None
+        self._done: list[int] = []
         self._at = 0.0
 
     def see(self, sites: Sequence[Site], sights: Sequence[Sight]) -> None:
         percents = {
             site.pod: 100 * sight.done // sight.total for site, sight in zip(sites, sights, strict=True) if sight.total
         }
-        now = self._clock.monotonic()
-        if self._told is not None and (percents == self._told or now - self._at < TELL_SECONDS):
+        now, done = self._clock.monotonic(), [sight.done for sight in sights]
+        moved = done != self._done if now - self._at >= SLOW_SECONDS else percents != self._told
+        if self._told is not None and not (moved and now - self._at >= TELL_SECONDS):
             return
-        self._told, self._at = percents, now
+        self._told, self._done, self._at = percents, done, now
         downloads = tuple(
             DownloadReport(pod=site.pod, done=sight.done, total=sight.total)
             for site, sight in zip(sites, sights, strict=True)

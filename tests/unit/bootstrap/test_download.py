@@ -418,6 +418,16 @@ def test_progress_is_told_by_the_per_cent_and_not_too_often(time: Any):
     assert "downloading hf://org/name: lead 50% (2.00 of 4.00 GiB)" in [message for _, message in told]
 
 
+def test_a_slow_download_is_told_now_and_then(time: Any):
+    snapshot = Snapshot(commit=COMMIT, files={"a": 10**12})
+    steps = [Sight(done=step, total=10**12, snapshot=snapshot) for step in range(1000)]
+    pod = Played("lead", *steps, replace(steps[-1], path="/cache/x"))
+    told: list[float] = []
+    order = Order(source=HubSource(repository="org/name"))
+    fetch([pod], order, tell=lambda *_: told.append(time.now), check=lambda: None, clock=time.clock)
+    assert [later - earlier for earlier, later in itertools.pairwise(told)] == [300.0] * 3
+
+
 def test_what_ends_the_waiting_ends_it(order: Order):
     def check() -> None:
         raise EngineFailure(FailureReason.BOOTSTRAP_ERROR, "another attempt has taken its place")
