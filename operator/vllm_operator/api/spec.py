@@ -218,7 +218,8 @@ class Model(ApiModel):
         default=None, description="Name of the model in the OpenAI API; the name of the VLLMDeployment when absent."
     )
     hf_token_secret: TokenSecret | None = Field(
-        default=None, description="Hugging Face token for private and gated models; the operator sends it to its hub."
+        default=None,
+        description="Hugging Face token for private and gated models; it is sent to the installation's hub.",
     )
     cache: ModelCache | None = Field(default=None, description="Where an hf:// model is kept after its download.")
     facts: ModelFacts | None = Field(
