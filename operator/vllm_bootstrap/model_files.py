@@ -24,6 +24,7 @@ FOR_PEOPLE = frozenset({".gif", ".ipynb", ".jpeg", ".jpg", ".md", ".mov", ".mp4"
 NOT_FOR_INFERENCE = frozenset({"optimizer.bin", "optimizer.pt", "scaler.pt", "scheduler.pt", "training_args.bin"})
 
 _MISTRAL = ("consolidated*.safetensors",)
+_SAFETENSORS = ("*.safetensors",)
 _PREFERENCES: Mapping[str, tuple[str, ...]] = {
     "auto": (*_MISTRAL, "*.safetensors", "*.bin", "*.pt"),
     "bitsandbytes": ("*.safetensors", "*.bin", "*.pt"),
@@ -31,9 +32,13 @@ _PREFERENCES: Mapping[str, tuple[str, ...]] = {
     "mistral": _MISTRAL,
     "npcache": ("*.bin",),
     "pt": ("*.pt",),
+    "safetensors": _SAFETENSORS,
+    "fastsafetensors": _SAFETENSORS,
+    "instanttensor": _SAFETENSORS,
+    "runai_streamer": _SAFETENSORS,
     DUMMY_FORMAT: (),
 }
-"""By vLLM's ``--load-format``: the first pattern that matches counts; formats that are not here read safetensors."""
+"""By vLLM's ``--load-format``: the first pattern that matches counts; of formats that are not here all weights do."""
 
 _SHARD = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")
 
@@ -63,7 +68,7 @@ def choose(names: Collection[str], *, form: str = DEFAULT_FORMAT, indexed: Colle
     others = [name for name in useful if PurePosixPath(name).suffix not in WEIGHTS]
     weights = [name for name in useful if PurePosixPath(name).suffix in WEIGHTS]
     folders = sorted({_folder(name) for name in weights})
-    by_index = frozenset() if _is_mistral(weights, form) else frozenset(indexed)
+    by_index = frozenset(indexed) if _heeds_index(weights, form) else frozenset()
     chosen: list[str] = []
     for folder in folders:
         here = [name for name in weights if _folder(name) == folder]
@@ -82,10 +87,10 @@ def missing_weights(names: Collection[str], *, form: str = DEFAULT_FORMAT, index
     names
         The files that were chosen, or that lie on a volume.
     """
-    if form == DUMMY_FORMAT:
+    if not _PREFERENCES.get(form):
         return []
     here = set(names)
-    if indexed and not _is_mistral(here, form):
+    if indexed and _heeds_index(here, form):
         return sorted(set(indexed) - here)
     return sorted(_rest_of_rows(here) - here)
 
@@ -105,15 +110,19 @@ def _is_useful(name: str) -> bool:
 
 
 def _preferred(names: Sequence[str], form: str) -> list[str]:
-    for pattern in _PREFERENCES.get(form, ("*.safetensors",)):
+    if form not in _PREFERENCES:
+        return list(names)
+    for pattern in _PREFERENCES[form]:
         if found := [name for name in names if fnmatch(PurePosixPath(name).name, pattern)]:
             return found
     return []
 
 
-def _is_mistral(names: Iterable[str], form: str) -> bool:
-    """Say whether vLLM takes Mistral's own form of the weights: it prefers it where it is left to choose."""
-    return _MISTRAL[0] in _PREFERENCES.get(form, ()) and any(fnmatch(name, _MISTRAL[0]) for name in names)
+def _heeds_index(names: Iterable[str], form: str) -> bool:
+    """Say whether vLLM reads the index of safetensors: not where it takes Mistral's own form, which it prefers."""
+    patterns = _PREFERENCES.get(form, ())
+    own_form = _MISTRAL[0] in patterns and any(fnmatch(name, _MISTRAL[0]) for name in names)
+    return "*.safetensors" in patterns and not own_form
 
 
 def _folder(name: str) -> str:

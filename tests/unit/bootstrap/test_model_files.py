@@ -85,6 +85,13 @@ MISTRAL = ("config.json", "consolidated.safetensors", "model-00001-of-00001.safe
             id="parts in folders, and what other programs read",
         ),
         pytest.param(
+            ("config.json", "model-rank-0-part-0.safetensors", "x.gguf"),
+            "sharded_state",
+            SHARDS,
+            set(),
+            id="a form of which nothing is known here",
+        ),
+        pytest.param(
             ("adapter_config.json", "adapter_model.safetensors", "adapter_model.bin"),
             "auto",
             (),
@@ -105,6 +112,7 @@ def test_what_is_downloaded(names: tuple[str, ...], form: str, indexed: frozense
         (LLAMA[:6], "auto", SHARDS, ["model-00002-of-00002.safetensors"]),
         (LLAMA[:6], "auto", (), ["model-00002-of-00002.safetensors"]),
         (LLAMA[:6], "dummy", SHARDS, []),
+        (("model-rank-0-part-0.safetensors",), "sharded_state", SHARDS, []),
         (MISTRAL, "auto", ("model-00001-of-00001.safetensors", "model-00002-of-00001.safetensors"), []),
         (("pytorch_model-00001-of-00002.bin",), "auto", (), ["pytorch_model-00002-of-00002.bin"]),
     ],

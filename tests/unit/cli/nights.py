@@ -210,6 +210,24 @@ async def model_not_found(world: World) -> None:
     world.report(contract.Phase.FAILED, reason="ModelNotFound", message=words, log_tail=("Traceback", words))
 
 
+async def downloading(world: World) -> None:
+    await world.round()
+    world.start_pods()
+    world.join_ray()
+    await world.rounds(3)
+    told = (contract.DownloadReport(pod="lead-0", done=42, total=100),)
+    world.report(contract.Phase.PLACING, message="downloading hf://org/name: lead-0 42%", downloads=told)
+
+
+async def token_refused(world: World) -> None:
+    await world.round()
+    world.start_pods()
+    world.join_ray()
+    await world.rounds(3)
+    words = "spec.model.hfTokenSecret: https://huggingface.co refuses the token (401)"
+    world.report(contract.Phase.FAILED, reason="HubAccessDenied", message=words)
+
+
 async def loading(world: World) -> None:
     await world.round()
     world.start_pods()

@@ -60,6 +60,8 @@ def text(told: Diagnosis, width: int = 120) -> str:
         (nights.refused_template, 2, "InvalidRayClusterSpec", ["headGroupSpec is wrong"], "describe raycluster"),
         (nights.placement_pending, 2, "Placing", ["0 of 1 GPUs free", "demo-dp0 is PENDING"], "-- ray status"),
         (nights.model_not_found, 5, "ModelNotFound", ["attempt 1", "holds no config.json"], "vllm-operator.io/retry="),
+        (nights.downloading, 2, "Downloading", ["engine-0 gets its model", "lead-0 42%"], "goes on by itself"),
+        (nights.token_refused, 5, "HubAccessDenied", ["attempt 1", "refuses the token"], "tried again by itself"),
         (nights.loading, 2, "Loading", ["engine-0 is Loading, attempt 1"], "lead-0"),
         (nights.no_such_gpus, 5, "NoSuchGPUs", ["no node has a GPU"], "explain demo -n models --live"),
         (nights.waiting_for_gpus, 2, "WaitingForGPUs", ["held by other pods: gpu-a 4 of 4"], "explain demo"),
