@@ -92,7 +92,7 @@ def missing_weights(names: Collection[str], *, form: str = DEFAULT_FORMAT, index
     here = set(names)
     if indexed and _heeds_index(here, form):
         return sorted(set(indexed) - here)
-    return sorted(_rest_of_rows(here) - here)
+    return sorted(_rest_of_rows(_preferred(sorted(here), form)) - here)
 
 
 def has_weights(names: Iterable[str]) -> bool:

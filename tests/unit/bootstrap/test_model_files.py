@@ -114,6 +114,7 @@ def test_what_is_downloaded(names: tuple[str, ...], form: str, indexed: frozense
         (LLAMA[:6], "dummy", SHARDS, []),
         (("model-rank-0-part-0.safetensors",), "sharded_state", SHARDS, []),
         (MISTRAL, "auto", ("model-00001-of-00001.safetensors", "model-00002-of-00001.safetensors"), []),
+        (("model.safetensors", "pytorch_model-00001-of-00002.bin"), "auto", (), []),
         (("pytorch_model-00001-of-00002.bin",), "auto", (), ["pytorch_model-00002-of-00002.bin"]),
     ],
 )
