@@ -21,6 +21,7 @@ ESCAPE = re.compile(r"\x1b\[[0-9;]*m")
 FOLLOW_UPS = (
     "Engine core initialization failed",
     "Executor failed",
+    "RuntimeError: cancelled",
     "EngineDeadError",
     "EngineCore encountered",
     "RayTaskError",

@@ -30,6 +30,10 @@ from vllm_bootstrap.launcher_log import last_line, read_tail, root_cause
             ("vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue",),
             "vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue",
         ),
+        (
+            ("(EngineCoreActor pid=1) ValueError: a rank's own", "(EngineCoreActor pid=1) RuntimeError: cancelled"),
+            "ValueError: a rank's own",
+        ),
         (("INFO: a sentence with ValueError: in it",), ""),
     ],
 )
