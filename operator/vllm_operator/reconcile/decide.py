@@ -146,7 +146,7 @@ def plan_of(engine: Engine, seen: Observation, session: str, settings: Settings)
 
 def _wanted_adapters(engine: Engine, seen: Observation) -> tuple[contract.Adapter, ...]:
     """Give the LoRA adapters for an engine's next start: while the spec is not carried out, those that it had."""
-    if seen.spec and not seen.blocker and not seen.spec.plan_only:
+    if seen.spec and not seen.blocker and not seen.plan_only:
         return tuple(lora.adapters(seen.spec))
     return reported_adapters(own_report(engine.view))
 

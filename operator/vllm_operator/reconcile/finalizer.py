@@ -26,8 +26,8 @@ SLACK_SECONDS = 60.0
 
 def is_waited_for(body: Mapping[str, Any]) -> bool:
     """Say whether a deployment that is deleted waits for us, and its engines are to go with it."""
-    finalizers = body["metadata"].get("finalizers") or ()
-    return FINALIZER in finalizers and ORPHAN not in finalizers
+    present = _present(body)
+    return FINALIZER in present and ORPHAN not in present
 
 
 def is_overdue(body: Mapping[str, Any], now: datetime.datetime) -> bool:
@@ -43,7 +43,7 @@ def keeps_finalizer(seen: Observation, intent: Intent, now: datetime.datetime) -
     """Say whether a deployment should bear our finalizer."""
     if seen.is_deleted:
         return bool(intent.leaving) and not is_overdue(seen.body, now)
-    bears = FINALIZER in (seen.body["metadata"].get("finalizers") or ())
+    bears = FINALIZER in _present(seen.body)
     if seen.spec is None:
         return bears
     # Not while an engine is only replaced: a moment later it would be set again.
@@ -52,7 +52,11 @@ def keeps_finalizer(seen: Observation, intent: Intent, now: datetime.datetime) -
 
 def finalizers(body: Mapping[str, Any], *, ours: bool) -> list[str] | None:
     """Give the finalizers that a deployment should have, with or without ours; ``None`` when they are so."""
-    present = list(body["metadata"].get("finalizers") or ())
+    present = _present(body)
     if ours == (FINALIZER in present):
         return None
     return [*present, FINALIZER] if ours else [item for item in present if item != FINALIZER]
+
+
+def _present(body: Mapping[str, Any]) -> list[str]:
+    return list(body["metadata"].get("finalizers") or ())

@@ -26,7 +26,7 @@ from vllm_operator.planning.proof import Verdict, of_pods
 from vllm_operator.planning.quota import QuotaError, UnstatedResourcesError, check_quotas
 from vllm_operator.reconcile.inventory import DEPLOYMENT, RAY_CLUSTER, of_cluster, of_deployment
 from vllm_operator.reconcile.observe import Observation
-from vllm_operator.reconcile.seats import engine_indices, pods_of
+from vllm_operator.reconcile.seats import engine_indices, pods_of, surplus_indices
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.deployment import deployment_spec
 from vllm_operator.resources.engine import engine_part
@@ -525,10 +525,9 @@ def _surplus(seen: Observation, why: str, now: datetime.datetime) -> tuple[_Seat
     """Give the engines beyond those that are wanted: each is removed, or leaves."""
     if not seen.spec:
         return ()
-    there = {int(body["metadata"]["labels"].get(identity.LABEL_ENGINE, 0)) for body in seen.workloads.values()}
     return tuple(
         _left(seen, index, [item for item in _clusters_of(seen, index) if not item.deleting], why, now)
-        for index in sorted(there.difference(engine_indices(seen)))
+        for index in surplus_indices(seen)
     )
 
 

@@ -47,9 +47,8 @@ class RaySide:
     async def requests(self, namespace: str, ip: str, secret: str) -> int | None:
         """Ask a supervisor how many requests are in flight; ``None`` when it cannot say."""
         try:
-            token = await self.token(namespace, secret, "control_token")
-            return (await self._supervisors.look(ip, token)).requests
-        except (NotFoundError, SupervisorError) as error:
+            return (await self._supervisors.look(ip, await self._control_token(namespace, secret))).requests
+        except SupervisorError as error:
             log.warning("%s: the requests of the engine at %s are not known: %s", namespace, ip, error)
             return None
 

@@ -93,12 +93,9 @@ class Reconciler:
             Something could not be read or written: nothing was decided on it, come again.
         """
         body = await self._api.find(DEPLOYMENT, key.namespace, key.name)
-        if body is None:
+        if body is None or "deletionTimestamp" in body["metadata"]:
             self._waiting.discard(key)
-            return None
-        if "deletionTimestamp" in body["metadata"]:
-            self._waiting.discard(key)
-            return await self._part(key, body)
+            return await self._part(key, body) if body else None
         seen = await self._look(body)
         if self._hub and seen.spec and may_be_planned(seen):
             # Before the lock: a hub that is slow holds up nobody else.
@@ -138,12 +135,13 @@ class Reconciler:
     async def _look(self, body: Mapping[str, Any]) -> Observation:
         """Look at a deployment, and ask its engines what they do where that decides which of them go."""
         seen = await self._observer.look(body)
-        requests: dict[str, int] = {}
-        for item in whom_to_ask(seen):
-            told = await self._ray_side.requests(seen.owner.namespace, item.ip, item.names.secret)
-            if told is not None:
-                requests[item.names.ray_cluster] = told
-        return replace(seen, requests=requests)
+        asked = whom_to_ask(seen)
+        # At the same time: one that does not answer takes seconds.
+        told = await asyncio.gather(
+            *(self._ray_side.requests(seen.owner.namespace, item.ip, item.names.secret) for item in asked)
+        )
+        found = zip((item.names.ray_cluster for item in asked), told, strict=True)
+        return replace(seen, requests={name: requests for name, requests in found if requests is not None})
 
     async def _bring(self, key: Key, seen: Observation, intent: Intent) -> float:
         if told := await self._recall(intent, seen):

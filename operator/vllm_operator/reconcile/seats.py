@@ -34,6 +34,11 @@ def engine_indices(seen: Observation) -> tuple[int, ...]:
     return seats(_candidates(seen), seen.wanted)
 
 
+def surplus_indices(seen: Observation) -> tuple[int, ...]:
+    """Give the indices of the engines that are there beyond those."""
+    return tuple(sorted(_workloads(seen).keys() - set(engine_indices(seen))))
+
+
 def whom_to_ask(seen: Observation) -> tuple[Supervised, ...]:
     """Give the engines whose requests in flight decide which of them go."""
     if seen.spec is None or seen.plan_only:
