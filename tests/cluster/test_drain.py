@@ -38,6 +38,7 @@ COMMON: dict[str, Any] = {
     "apiKeySecret": {"name": "callers", "key": "key"},
     "drain": {"timeoutSeconds": 90},
 }
+PAUSE_SECONDS = 0.1
 BODY = {"model": NAME, "prompt": "Hello", "max_tokens": 2, "temperature": 0}
 
 
@@ -55,7 +56,7 @@ AUTOSCALER = {
 
 @dataclass
 class Client:
-    """Somebody outside who asks without a pause, and never a second time.
+    """Somebody outside who asks all the time, and never a second time.
 
     Attributes
     ----------
@@ -82,6 +83,8 @@ class Client:
                 self.failures.append(f"{status} {text[:200]}")
             if not self.keeps:
                 connection.close()
+            # Faster than that they would take the cores from the engines that are to come.
+            end.wait(PAUSE_SECONDS)
 
 
 def ask(

@@ -72,15 +72,15 @@ class Kubectl:
         end = time.monotonic() + deadline
         # In chunks kubectl would give lists, and watch from the first of them.
         whole = ("--chunk-size=0", "--watch", "-o", "json")
-        with self._reading("get", resource, *selection, *whole) as documents:
-            while (left := end - time.monotonic()) > 0:
-                try:
-                    document = documents.get(timeout=left)
-                except queue.Empty:
-                    return
-                if document is None:
-                    raise BedError(f"kubectl get {resource} --watch has ended: is the API server gone?")
-                yield document
+        while time.monotonic() < end:
+            told = 0
+            with self._reading("get", resource, *selection, *whole) as documents:
+                for document in _until(documents, end):
+                    told += 1
+                    yield document
+            # The API server closes watches that lag, as they do beside engines that start: kubectl ends then.
+            if not told and time.monotonic() < end:
+                raise BedError(f"kubectl get {resource} --watch has ended: is the API server gone?")
 
     @contextmanager
     def _reading(self, *args: str) -> Iterator[queue.Queue[Any]]:
@@ -95,6 +95,18 @@ class Kubectl:
             finally:
                 process.kill()
                 reader.join()  # it would go on reading the pipe that is closed next
+
+
+def _until(documents: queue.Queue[Any], end: float) -> Iterator[Any]:
+    """Give documents until there are no more, or the time has come."""
+    while (left := end - time.monotonic()) > 0:
+        try:
+            document = documents.get(timeout=left)
+        except queue.Empty:
+            return
+        if document is None:
+            return
+        yield document
 
 
 def _split(stream: IO[str], documents: queue.Queue[Any]) -> None:

@@ -42,3 +42,11 @@ def test_a_watch_that_ends_is_no_deadline(layout: Layout) -> None:
     kubectl = _kubectl(layout, "exit 1\n")
     with pytest.raises(BedError, match="get things --watch has ended"):
         list(kubectl.follow("things", "-l", "a=b", deadline=10.0))
+
+
+def test_a_watch_that_the_server_closes_is_begun_again(layout: Layout) -> None:
+    kubectl = _kubectl(
+        layout, 'echo x >> calls; cat <<END\n{\n"call": $(wc -l < calls)\n}\nEND\n'.replace("calls", str(layout.cache))
+    )
+    seen = kubectl.follow("things", "-l", "a=b", deadline=10.0)
+    assert [next(seen), next(seen)] == [{"call": 1}, {"call": 2}]

@@ -18,6 +18,9 @@ class CpuRayPlatform(CpuPlatform):
     # "CPU" cannot be the key: Ray refuses it as a custom resource and names no CPU among an actor's accelerator ids.
     ray_device_key = "GPU"
     ray_noset_device_env_vars = ("RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES",)
+    # vLLM compiles a few small functions whatever the engine is told: with a C++ compiler, in each rank, at the first
+    # token.  A tiny model spends more time on that than on its weights.
+    simple_compile_backend = "eager"
 
     @classmethod
     def device_control_id_to_physical_device_id(cls, device_id: str) -> int:
