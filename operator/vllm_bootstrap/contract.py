@@ -11,6 +11,7 @@ import dataclasses
 import enum
 import hashlib
 import json
+import re
 import types
 import typing
 from collections.abc import Mapping
@@ -57,6 +58,7 @@ PLAN_FILE = "plan.json"
 """Name of the engine plan inside the package that goes to Ray (beside the folder ``vllm_bootstrap``)."""
 
 JOB_ENTRYPOINT = "python -m vllm_bootstrap.job"
+RELEASE_ENTRYPOINT = "python -m vllm_bootstrap.release"
 
 RESERVED_ENVIRONMENT = frozenset(
     {
@@ -228,6 +230,67 @@ class PodGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Seat:
+    """A pod of a RayCluster that is not ours, and what the engine has of it; the first seat is the lead.
+
+    Attributes
+    ----------
+    address
+        Of the pod; it tells its Ray node from the others.
+    gpus
+        GPUs that the engine has there.
+    node
+        Kubernetes node of the pod.
+    """
+
+    pod: str
+    address: str
+    gpus: int
+    node: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reference:
+    """A key of a Secret or ConfigMap of the engine's namespace, or all of its keys; empty when there is none.
+
+    Attributes
+    ----------
+    optional
+        It may be absent.
+    prefix
+        Of all keys: put before each to give the variable's name.
+    """
+
+    kind: str = ""
+    name: str = ""
+    key: str = ""
+    optional: bool = False
+    prefix: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class References:
+    """What an engine reads from the API server itself, because its pods have nothing mounted for it.
+
+    Attributes
+    ----------
+    control_token
+        The token of the supervisor's ``/status``, ``/drain`` and ``/stop``.
+    api_key
+        The key that the engine's API asks for.
+    environment
+        Variables of ``spec.env`` by name.
+    sources
+        ``spec.envFrom``.
+    """
+
+    control_token: Reference = field(default_factory=Reference)
+    api_key: Reference = field(default_factory=Reference)
+    environment: Mapping[str, Reference] = field(default_factory=dict)
+    sources: tuple[Reference, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportTarget:
     """The one ConfigMap that the engine may patch."""
 
@@ -350,6 +413,12 @@ class EnginePlan:
         File on every pod with the hub's token; empty where there is none.
     adapters
         LoRA adapters that it serves from its beginning on; later ones come over the supervisor's port.
+    seats
+        Pods of a RayCluster that is not ours; empty where the cluster is the engine's own.
+    references
+        What stands in no file of the lead pod.
+    heartbeat
+        Seconds between two signs of life in the report while the engine answers; 0 for none: the kubelet's probe is it.
     """
 
     deployment: str
@@ -384,6 +453,9 @@ class EnginePlan:
     adapters: tuple[Adapter, ...] = ()
     http_port: int = HTTP_PORT
     supervisor_port: int = SUPERVISOR_PORT
+    seats: tuple[Seat, ...] = ()
+    references: References = field(default_factory=References)
+    heartbeat: float = 0.0
     deadlines: Deadlines = field(default_factory=Deadlines)
     version: int = VERSION
 
@@ -524,6 +596,10 @@ class EngineReport:
         Of the model, by pod, while it is downloaded; empty before and afterwards.
     adapters
         LoRA adapters that it was asked for, by name.
+    heartbeat
+        When the engine last answered; empty where it gives no such sign.
+    unready
+        Why it should have no traffic although it serves.
     """
 
     uid: str
@@ -546,6 +622,32 @@ class EngineReport:
     warnings: tuple[str, ...] = ()
     downloads: tuple[DownloadReport, ...] = ()
     adapters: tuple[AdapterReport, ...] = ()
+    heartbeat: str = ""
+    unready: str = ""
+    version: int = VERSION
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tenancy:
+    """What one engine holds of a Ray cluster.
+
+    Attributes
+    ----------
+    stem
+        Its placement groups are called ``<stem>-dp<k>``, its supervisor ``<stem>-supervisor``.
+    groups
+        Ids of the placement groups that were seen: with others under these names, nothing is released.  Empty: any.
+    """
+
+    stem: str
+    groups: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReleasePlan:
+    """What a release job is to free; the cluster and the other engines on it stay."""
+
+    tenancies: tuple[Tenancy, ...]
     version: int = VERSION
 
 
@@ -592,6 +694,15 @@ def job_id(plan: EnginePlan) -> str:
     """Ray job submission id of a plan: the same plan on the same Ray session is submitted once."""
     seed = "/".join((plan.uid, plan.engine, plan.revision, str(plan.attempt), plan.ray_session))
     return f"{plan.engine}-{plan.revision}-{plan.attempt}-{hashlib.sha256(seed.encode()).hexdigest()[:12]}"
+
+
+def engine_stem(deployment: str, uid: str, engine: str) -> str:
+    """Give what the names of an engine's actors and placement groups begin with on a shared cluster."""
+    return f"{deployment}-{uid[:8]}-{engine}"
+
+
+GROUP_NAME = re.compile(r"(?P<stem>[a-z](?:[-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}-engine-\d+)-dp\d+")
+"""Names of the placement groups of engines on a shared cluster."""
 
 
 def _decode(kind: Any, value: Any, where: str) -> Any:

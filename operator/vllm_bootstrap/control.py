@@ -14,8 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from vllm_bootstrap.contract import AdapterList, ContractError, EngineReport, Phase, loads
 from vllm_bootstrap.engine_http import Pulse
@@ -68,6 +67,13 @@ def readiness(view: View, now: float) -> tuple[bool, str]:
     return True, "serving"
 
 
+class TokenSource(Protocol):
+    """Where the control token is read for each request; a file, or what was fetched."""
+
+    def read_bytes(self) -> bytes:
+        """Give it; raises ``OSError`` when it is not there."""
+
+
 class ControlServer:
     """The HTTP server; each request in a thread of its own.
 
@@ -95,7 +101,7 @@ class ControlServer:
         *,
         view: Callable[[], View],
         command: Callable[[Event], bool],
-        token_file: Path,
+        token_file: TokenSource,
         now: Callable[[], float],
         requests: Callable[[], int | None],
         start: Callable[[str], str] | None = None,
@@ -135,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
     view: Callable[[], View]
     order: Callable[[Event], bool]  # not `command`: the base class keeps the HTTP method there
     launch: Callable[[str], str]
-    token_file: Path
+    token_file: TokenSource
     now: Callable[[], float]
     requests: Callable[[], int | None]
 

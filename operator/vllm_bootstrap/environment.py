@@ -90,9 +90,32 @@ def plan_environment(plan: EnginePlan, *, files: Path = Path(contract.ENV_DIR)) 
     variables |= plan.environment
     for name in plan.environment_files:
         variables[name] = _read_file(files / name, name)
+    check_variables(variables)
+    return variables, warnings
+
+
+def check_variables(variables: Mapping[str, str]) -> None:
+    """Refuse variables that the operator sets itself.
+
+    Raises
+    ------
+    EngineFailure
+        There is one.
+    """
     for name in sorted(variables):
         _refuse_reserved(name)
-    return variables, warnings
+
+
+def source_variables(keys: Mapping[str, str], prefix: str, warnings: list[str]) -> dict[str, str]:
+    """Give the variables of one item of ``envFrom``; what cannot be a name is left out, and added to the warnings."""
+    found: dict[str, str] = {}
+    for key in sorted(keys):
+        name = prefix + key
+        if NAME.fullmatch(name):
+            found[name] = keys[key]
+        else:
+            warnings.append(f"envFrom: the key {key!r} gives no valid variable name ({name!r}) and is left out")
+    return found
 
 
 def read_api_key(path: str) -> str:
@@ -103,9 +126,18 @@ def read_api_key(path: str) -> str:
     EngineFailure
         It is not there, or is no key that a header can carry.
     """
-    if not path:
-        return ""
-    key = _read_file(Path(path), "apiKeySecret").strip()
+    return check_api_key(_read_file(Path(path), "apiKeySecret")) if path else ""
+
+
+def check_api_key(text: str) -> str:
+    """Give a key without the line's end behind it.
+
+    Raises
+    ------
+    EngineFailure
+        It is no key that a header can carry.
+    """
+    key = text.strip()
     if not key or not key.isascii() or not key.isprintable() or " " in key:
         raise EngineFailure(
             FailureReason.INVALID_ENVIRONMENT,
@@ -123,7 +155,7 @@ def refuse_second_key(plan: EnginePlan, environment: Mapping[str, str]) -> None:
     EngineFailure
         Both are there.
     """
-    if plan.api_key_file and environment.get(VLLM_KEY_VARIABLE):
+    if (plan.api_key_file or plan.references.api_key.name) and environment.get(VLLM_KEY_VARIABLE):
         raise EngineFailure(
             FailureReason.INVALID_ENVIRONMENT,
             f"apiKeySecret and {VLLM_KEY_VARIABLE} (in env, envFrom, pod.template or the image) exclude each other: "
@@ -201,15 +233,11 @@ def _read_source(source: EnvironmentSource, warnings: list[str]) -> dict[str, st
         raise EngineFailure(
             FailureReason.INVALID_ENVIRONMENT, f"envFrom: the folder {folder} of its Secret or ConfigMap is not mounted"
         )
-    found: dict[str, str] = {}
     # A projected volume is made of links into a hidden folder `..data`, which is no key.
-    for path in sorted(entry for entry in folder.iterdir() if not entry.name.startswith("..") and entry.is_file()):
-        name = source.prefix + path.name
-        if NAME.fullmatch(name):
-            found[name] = _read_file(path, name)
-        else:
-            warnings.append(f"envFrom: the key {path.name!r} gives no valid variable name ({name!r}) and is left out")
-    return found
+    files = (entry for entry in folder.iterdir() if not entry.name.startswith("..") and entry.is_file())
+    keys = {path.name: _read_file(path, path.name) for path in files if NAME.fullmatch(source.prefix + path.name)}
+    others = (path.name for path in folder.iterdir() if path.name not in keys and not path.name.startswith(".."))
+    return source_variables({**dict.fromkeys(others, ""), **keys}, source.prefix, warnings)
 
 
 def _read_file(path: Path, name: str) -> str:

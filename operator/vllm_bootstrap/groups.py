@@ -42,12 +42,14 @@ class GroupRequest:
 def group_requests(plan: EnginePlan, nodes: Sequence[RayNode]) -> tuple[GroupRequest, ...]:
     """Give the placement groups of a plan, one for each data parallel rank.
 
+    Ray may choose the nodes of an only group in the engine's own cluster.
+
     Raises
     ------
     ValueError
         The nodes cannot hold them.
     """
-    if plan.data == 1:
+    if plan.data == 1 and not plan.seats:
         bundles = (plan.bundle,) * plan.world_size
         return (GroupRequest(name=plan.placement_group, strategy=plan.strategy, bundles=bundles),)
     ordered = sorted((node for node in nodes if node.gpus > 0), key=lambda node: (-node.gpus, node.address))
@@ -59,15 +61,18 @@ def group_requests(plan: EnginePlan, nodes: Sequence[RayNode]) -> tuple[GroupReq
         pipeline=plan.pipeline,
         strategy=plan.strategy,
     )
-    _check_control_bundles(seats, nodes)
+    # An engine core that is an actor of its own is there with data parallel only.
+    cores = 1 if plan.data > 1 else 0
+    if cores:
+        _check_control_bundles(seats, nodes)
     return tuple(
         # vLLM's engine core must be where its rank 0 is: it is the node whose ranks it reaches by shared memory.
         GroupRequest(
             name=name,
             # A control bundle beside rank 0 is against Ray's STRICT_SPREAD; the nodes are spread already.
             strategy=plan.strategy.removeprefix("STRICT_") if plan.strategy == "STRICT_SPREAD" else plan.strategy,
-            bundles=(plan.bundle,) * plan.world_size + (CONTROL_BUNDLE,),
-            nodes=(*ranks, ranks[0]),
+            bundles=(plan.bundle,) * plan.world_size + (CONTROL_BUNDLE,) * cores,
+            nodes=(*ranks, *ranks[:cores]),
         )
         for name, ranks in zip(plan.placement_groups, seats, strict=True)
     )

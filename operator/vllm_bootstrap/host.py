@@ -20,18 +20,18 @@ import vllm_bootstrap
 from vllm_bootstrap import guard, launch
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason, Phase
-from vllm_bootstrap.control import View
+from vllm_bootstrap.control import View, readiness
 from vllm_bootstrap.engine_http import HttpEngine
 from vllm_bootstrap.environment import (
     INSTANCE_VARIABLE,
     data_parallel_environment,
     launcher_environment,
-    plan_environment,
-    read_api_key,
     refuse_second_key,
     secret_names,
 )
 from vllm_bootstrap.failure import EngineFailure
+from vllm_bootstrap.given import Given, read_files
+from vllm_bootstrap.heartbeat import Heartbeat
 from vllm_bootstrap.launcher_process import GuardedLauncher
 from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report
 from vllm_bootstrap.supervisor import Event, Inbox, Paths, RankWatch, StopAsked, Supervisor
@@ -40,6 +40,7 @@ from vllm_bootstrap.vllm_adapter.arguments import find_api_key
 
 LOG = logging.getLogger(__name__)
 
+KEY_FILE = "api-key"
 PACKAGE = Path(vllm_bootstrap.__file__).parent.parent
 
 
@@ -72,6 +73,8 @@ class EngineHost:
     ----------
     watch
         Makes what watches the ranks, from where it tells them and the launcher's process group (0 before its start).
+    given
+        Reads what the user gave in Secrets and ConfigMaps; the files that are mounted by default.
     """
 
     def __init__(
@@ -81,10 +84,13 @@ class EngineHost:
         *,
         watch: Callable[[Inbox, Callable[[], int]], RankWatch],
         clock: Clock,
+        given: Callable[[EnginePlan], Given] = read_files,
     ) -> None:
         self.plan = plan
         self._surroundings = surroundings
         self._watch = watch
+        self._read_given = given
+        self._key_file = plan.api_key_file
         self._clock = clock
         self._work = Path(tempfile.mkdtemp(prefix=f"{plan.instance_id}-"))
         self._inbox = Inbox()
@@ -168,7 +174,11 @@ class EngineHost:
         launcher = self._launcher
         launcher.assign(
             replace(
-                order, gate_token=self._gate_token, address=self._surroundings.host_ip, secrets=tuple(self._secrets)
+                order,
+                gate_token=self._gate_token,
+                api_key_file=self._key_file,
+                address=self._surroundings.host_ip,
+                secrets=tuple(self._secrets),
             )
         )
         self._supervisor = Supervisor(
@@ -182,8 +192,17 @@ class EngineHost:
             publish=writer.submit,
             clock=self._clock,
         )
+        heartbeat = Heartbeat(plan.heartbeat, look=self._sign, publish=writer.submit, clock=self._clock)
+        if plan.heartbeat:
+            heartbeat.start()
         self._supervisor.run()
+        heartbeat.stop()
         self._ended.set()
+
+    def _sign(self) -> tuple[EngineReport | None, bool, str]:
+        view = self.view()
+        ready, why = readiness(view, self._clock.monotonic())
+        return view.report, ready, why
 
     def _prepare(self) -> None:
         """Start the launcher; what stands in its way is told when the engine would start."""
@@ -192,11 +211,13 @@ class EngineHost:
             killed = sweep(INSTANCE_VARIABLE, instance_prefix(plan))
             if killed:
                 LOG.warning("killed processes that an earlier attempt left: %s", killed)
-            environment = self._environment()
+            given = self._read_given(plan)
+            environment = self._environment(given)
+            self._hand_key(given.api_key)
             self._http = HttpEngine(
                 port=plan.http_port,
                 model=plan.served_name,
-                key=read_api_key(plan.api_key_file) or find_api_key(plan.arguments, environment),
+                key=given.api_key or find_api_key(plan.arguments, environment),
                 gate_token=self._gate_token,
                 data=plan.data,
                 inbox=self._inbox,
@@ -224,13 +245,20 @@ class EngineHost:
             LOG.exception("the launcher could not be started")
             self._fault = EngineFailure(FailureReason.BOOTSTRAP_ERROR, f"the launcher could not be started: {error!r}")
 
-    def _environment(self) -> dict[str, str]:
-        variables, warnings = plan_environment(self.plan)
-        for warning in warnings:
+    def _hand_key(self, key: str) -> None:
+        """Give the launcher the key in a file, where it has none that is mounted; only this user can read it."""
+        if key and not self.plan.api_key_file:
+            path = self._work / KEY_FILE
+            path.touch(mode=0o600)
+            path.write_text(key)
+            self._key_file = str(path)
+
+    def _environment(self, given: Given) -> dict[str, str]:
+        for warning in given.warnings:
             LOG.warning(warning)
         environment = launcher_environment(
             self._surroundings.environment,
-            variables,
+            given.variables,
             ray_address=self._surroundings.ray_address,
             host_ip=self._surroundings.host_ip,
             instance_id=self.plan.instance_id,
@@ -239,7 +267,7 @@ class EngineHost:
         )
         refuse_second_key(self.plan, environment)
         if self.plan.data > 1:
-            self._secrets = secret_names(self.plan, variables, environment)
+            self._secrets = secret_names(self.plan, given.variables, environment)
             environment |= data_parallel_environment(self.plan, environment)
         return environment
 

@@ -20,6 +20,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy, PlacementGroupSchedulingStrategy
 
 from vllm_bootstrap import contract, ray_cluster
+from vllm_bootstrap.clearing import Clearing
 from vllm_bootstrap.clock import Clock, poll
 from vllm_bootstrap.contract import (
     EnginePlan,
@@ -28,7 +29,6 @@ from vllm_bootstrap.contract import (
     PlacementGroupReport,
 )
 from vllm_bootstrap.download_actor import ray_sites
-from vllm_bootstrap.environment import INSTANCE_VARIABLE
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.fetch import fetch, model_order
 from vllm_bootstrap.groups import (
@@ -48,24 +48,21 @@ from vllm_bootstrap.placement import (
     RayNode,
     changed_nodes,
     missing_nodes,
+    missing_seats,
+    seen_nodes,
 )
-from vllm_bootstrap.preflight import BundleFacts, judge, judge_model, look
+from vllm_bootstrap.preflight import BundleFacts, judge, judge_model, look, name_pod
 from vllm_bootstrap.rank_map import describe_cores, describe_ranks
-from vllm_bootstrap.ray_cluster import NamedActor
+from vllm_bootstrap.ray_cluster import last_line
 from vllm_bootstrap.report import ReportWriter, choose_sink, failed_report, first_report
 from vllm_bootstrap.supervisor_actor import Assignment, SupervisorActor
-from vllm_bootstrap.sweep import sweep
-from vllm_bootstrap.vllm_adapter.facts import actor_prefix
 
 LOG = logging.getLogger("vllm_bootstrap")
 
 ANSWER_SECONDS = 15.0
 """For a supervisor to say what it runs; one that does not is replaced."""
 
-END_SECONDS = 20.0
-GUARD_SECONDS = 8.0
 HEAD_START_SECONDS = 3.0
-SWEEP_SECONDS = 20.0
 PREFLIGHT_SECONDS = 120.0
 SUPERVISOR_SECONDS = 90.0
 FLUSH_SECONDS = 15.0
@@ -151,62 +148,16 @@ class Attempt:
     def _clear(self) -> None:
         """Leave no actor of an earlier attempt alive."""
         plan = self._plan
-        prefixes = (plan.supervisor, actor_prefix(instance_prefix(plan)))
-        self._end_supervisor()
-
         groups = [group.id for group in self._groups()]
-
-        def left_over() -> list[NamedActor]:
-            found = ray_cluster.engine_actors(prefixes)
-            actors = [actor for actor in found if actor.name == plan.supervisor or actor.name.startswith(prefixes[1])]
-            if actors or len(groups) < 2:
-                return actors
-            return ray_cluster.engine_cores(groups, self._gcs)
-
-        for actor in left_over():
-            if actor.name == plan.supervisor:
-                LOG.info("kill %s, left by an earlier attempt", actor.name)
-                ray_cluster.kill_actor(actor)
-        # The guard ends the launcher now, and with vLLM's engine process, which owns them, the rank actors end.
-        if not poll(lambda: None if left_over() else True, seconds=GUARD_SECONDS, clock=self._clock):
-            self._sweep()
-        gone = poll(lambda: None if left_over() else True, seconds=plan.deadlines.cleanup, clock=self._clock)
-        if not gone:
-            names = ", ".join(sorted(actor.name for actor in left_over()))
-            raise EngineFailure(
-                FailureReason.ACTORS_LEFT_OVER,
-                f"actors of an earlier attempt are still alive after {plan.deadlines.cleanup:g} s: {names}",
-            )
-
-    def _sweep(self) -> None:
-        """Kill engine processes that outlived their guard, in each pod.
-
-        The rank actors themselves cannot be killed from here: for a handle Ray would import their class, and vLLM does
-        not come up on a head without GPUs.
-        """
-        task = ray.remote(num_cpus=0, max_retries=0)(sweep)
-        references = {
-            node.address: task.options(
-                scheduling_strategy=NodeAffinitySchedulingStrategy(node_id=node.id, soft=False)
-            ).remote(INSTANCE_VARIABLE, instance_prefix(self._plan))
-            for node in ray_cluster.alive_nodes()
-            if node.gpus > 0
-        }
-        for address, reference in references.items():
-            try:
-                LOG.info("killed on %s: %s", address, ray.get(reference, timeout=SWEEP_SECONDS))
-            except ray.exceptions.RayError as error:
-                LOG.warning("no sweep on %s: %s", address, _last(error))
-
-    def _end_supervisor(self) -> None:
-        """Let the old supervisor take its launcher with it; its guard does that too, but a moment later."""
-        if self._silent:
-            return
-        try:
-            supervisor = ray.get_actor(self._plan.supervisor, namespace=contract.RAY_NAMESPACE)
-            ray.get(supervisor.end.remote(END_SECONDS), timeout=END_SECONDS + 5)
-        except (ValueError, ray.exceptions.RayError) as error:
-            LOG.debug("no supervisor to end: %s", error)
+        clearing = Clearing(
+            plan.supervisor,
+            instance_prefix(plan),
+            groups=groups,
+            gcs=self._gcs,
+            seconds=plan.deadlines.cleanup,
+            clock=self._clock,
+        )
+        clearing.run(silent=self._silent)
 
     def _await_nodes(self) -> list[RayNode]:
         """Wait for exactly the plan's nodes; the operator starts this job as soon as the head answers."""
@@ -221,8 +172,8 @@ class Attempt:
 
     def _see_nodes(self) -> list[RayNode] | None:
         """Read Ray's nodes; report what is missing and, the first time that nothing is, that they have joined."""
-        nodes = ray_cluster.alive_nodes()
-        missing = missing_nodes(self._plan.groups, nodes)
+        nodes = seen_nodes(self._plan, ray_cluster.alive_nodes())
+        missing = missing_nodes(self._plan.groups, nodes) if not self._plan.seats else missing_seats(self._plan, nodes)
         if missing and missing != self.report.message:
             LOG.info("waiting for Ray's nodes: %s", missing)
             self._change(message=missing)
@@ -316,9 +267,11 @@ class Attempt:
                 + ", ".join(f"rank {place.rank} (bundle {place.bundle} of {groups[place.dp].name})" for place in late),
             )
         try:
-            found: list[BundleFacts] = ray.get(references)
+            found: list[BundleFacts] = [name_pod(self._plan, bundle) for bundle in ray.get(references)]
         except ray.exceptions.RayError as error:
-            raise EngineFailure(FailureReason.PREFLIGHT_FAILED, f"a preflight task failed: {_last(error)}") from error
+            raise EngineFailure(
+                FailureReason.PREFLIGHT_FAILED, f"a preflight task failed: {last_line(error)}"
+            ) from error
         return found
 
     def _download(self, supervisor: Any, lead: RayNode, found: Sequence[BundleFacts]) -> str:
@@ -353,7 +306,7 @@ class Attempt:
         except ray.exceptions.RayError as error:
             raise EngineFailure(
                 FailureReason.BOOTSTRAP_ERROR,
-                f"the supervisor on the lead pod ended while the model was downloaded: {_last(error)}",
+                f"the supervisor on the lead pod ended while the model was downloaded: {last_line(error)}",
             ) from error
 
     def _confirm(self, nodes: Sequence[RayNode]) -> None:
@@ -362,7 +315,7 @@ class Attempt:
         A list with it is right by chance when as many nodes are new.  Seconds lie between the two looks, with a task on
         each node.
         """
-        changed = changed_nodes(nodes, ray_cluster.alive_nodes())
+        changed = changed_nodes(nodes, seen_nodes(self._plan, ray_cluster.alive_nodes()))
         if changed:
             raise EngineFailure(FailureReason.RAY_NODES_MISSING, f"while the engine was being placed, {changed}")
 
@@ -396,7 +349,7 @@ class Attempt:
             accepted = ray.get(supervisor.start.remote(assignment), timeout=SUPERVISOR_SECONDS)
         except ray.exceptions.RayError as error:
             raise EngineFailure(
-                FailureReason.BOOTSTRAP_ERROR, f"the supervisor on the lead pod did not start: {_last(error)}"
+                FailureReason.BOOTSTRAP_ERROR, f"the supervisor on the lead pod did not start: {last_line(error)}"
             ) from error
         LOG.info("the supervisor %s has taken over %s", self._plan.supervisor, accepted)
 
@@ -450,12 +403,6 @@ def _versions(found: Sequence[BundleFacts]) -> dict[str, str]:
 
 def _group_report(group: Group) -> PlacementGroupReport:
     return PlacementGroupReport(name=group.name, id=group.id, strategy=group.strategy, state=group.state)
-
-
-def _last(error: BaseException) -> str:
-    """Give the last line of a Ray error: the ones before are the remote traceback."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 if __name__ == "__main__":

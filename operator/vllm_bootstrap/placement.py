@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from vllm_bootstrap.contract import PodGroup
+from vllm_bootstrap.contract import EnginePlan, PodGroup
 
 LEAD_GROUP = "lead"
 CREATED, PENDING, REMOVED = "CREATED", "PENDING", "REMOVED"
@@ -128,6 +128,28 @@ def changed_nodes(before: Sequence[RayNode], after: Sequence[RayNode]) -> str:
     faults = [f"{old[node]} is gone" for node in sorted(old.keys() - new.keys())]
     faults += [f"{new[node]} has joined" for node in sorted(new.keys() - old.keys())]
     return "; ".join(faults)
+
+
+def seen_nodes(plan: EnginePlan, nodes: Sequence[RayNode]) -> list[RayNode]:
+    """Give the nodes as the engine is to see them: all of its own cluster, or its seats of a shared one.
+
+    Of a seat it sees only the GPUs that it is promised; the first seat is the lead.
+    """
+    if not plan.seats:
+        return list(nodes)
+    by_address = {node.address: node for node in nodes if node.gpus > 0}
+    return [
+        replace(by_address[seat.address], gpus=float(seat.gpus), lead=index == 0)
+        for index, seat in enumerate(plan.seats)
+        if seat.address in by_address
+    ]
+
+
+def missing_seats(plan: EnginePlan, nodes: Sequence[RayNode]) -> str:
+    """Say which pods of a shared cluster Ray does not count alive; empty when it has all of the plan's."""
+    alive = {node.address for node in nodes}
+    gone = [f"{seat.pod} ({seat.address})" for seat in plan.seats if seat.address not in alive]
+    return f"Ray has no alive node with GPUs in pod {', '.join(gone)}" if gone else ""
 
 
 def missing_nodes(groups: Sequence[PodGroup], nodes: Sequence[RayNode]) -> str:

@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllm_bootstrap import contract
@@ -198,6 +198,12 @@ def _refuse_untested(versions: Sequence[str]) -> None:
                 f"parallelism.data needs a vLLM that was tested with it ({', '.join(facts.TESTED_VERSIONS)}), this is "
                 f"{version}: use an image with one of these, or replicas instead of parallelism.data",
             )
+
+
+def name_pod(plan: EnginePlan, bundle: BundleFacts) -> BundleFacts:
+    """Name the pod of a bundle where its own environment does not: on a shared cluster the plan knows it."""
+    seat = next((seat for seat in plan.seats if seat.address == bundle.address), None)
+    return replace(bundle, pod=seat.pod, node=seat.node) if seat else bundle
 
 
 def _untested(versions: Sequence[str]) -> list[str]:

@@ -140,6 +140,12 @@ def handle(group_id: str) -> PlacementGroup:
     return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(group_id)))
 
 
+def last_line(error: BaseException) -> str:
+    """Give the last line of a Ray error: the ones before are the remote traceback."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__
+
+
 def _node(entry: Mapping[str, Any]) -> RayNode:
     resources = entry["Resources"]
     return RayNode(

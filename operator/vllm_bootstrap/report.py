@@ -6,11 +6,8 @@ counts (an older one that could not be written is dropped, not queued), and a fa
 
 from __future__ import annotations
 
-import http.client
-import json
 import logging
 import os
-import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import replace
@@ -18,17 +15,16 @@ from pathlib import Path
 from typing import Protocol
 
 from vllm_bootstrap import contract
+from vllm_bootstrap.api_server import ApiServer
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import EnginePlan, EngineReport, Phase, ReportTarget
 from vllm_bootstrap.failure import EngineFailure
 
 LOG = logging.getLogger(__name__)
 
-ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 FOLDER_VARIABLE = "VLLM_OPERATOR_REPORT_DIR"
 """Outside Kubernetes: reports go to files in this folder."""
 
-REQUEST_SECONDS = 10.0
 FIRST_BACKOFF, LAST_BACKOFF = 0.2, 5.0
 GIVE_UP_SECONDS = 600.0
 MESSAGE_LIMIT = 4096
@@ -43,42 +39,15 @@ class Sink(Protocol):
 
 
 class ConfigMapSink:
-    """Merge-patch of one key of a ConfigMap, with the pod's own service account.
+    """Merge-patch of one key of a ConfigMap, with the pod's own service account."""
 
-    Parameters
-    ----------
-    target
-        Namespace and name.
-    host, port
-        The API server, as the kubelet put it into the environment.
-    account
-        Folder with ``token`` and ``ca.crt``.
-    """
-
-    def __init__(self, target: ReportTarget, *, host: str, port: int, account: Path = ACCOUNT_DIR) -> None:
+    def __init__(self, target: ReportTarget, server: ApiServer) -> None:
         self._path = f"/api/v1/namespaces/{target.namespace}/configmaps/{target.config_map}"
-        self._host = host
-        self._port = port
-        self._account = account
+        self._server = server
 
     def write(self, text: str) -> None:
         """Patch the ConfigMap."""
-        body = json.dumps({"data": {contract.REPORT_KEY: text}})
-        # Read each time: the kubelet renews the token, and the first one lasts an hour.
-        token = (self._account / "token").read_text().strip()
-        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/merge-patch+json"}
-        context = ssl.create_default_context(cafile=str(self._account / "ca.crt"))
-        connection = http.client.HTTPSConnection(self._host, self._port, timeout=REQUEST_SECONDS, context=context)
-        try:
-            connection.request("PATCH", self._path, body=body, headers=headers)
-            response = connection.getresponse()
-            answer = response.read(2000).decode(errors="replace")
-        except http.client.HTTPException as error:
-            raise OSError(f"PATCH {self._path}: {error!r}") from error
-        finally:
-            connection.close()
-        if response.status != http.client.OK:
-            raise OSError(f"PATCH {self._path}: {response.status} {answer}")
+        self._server.patch(self._path, {"data": {contract.REPORT_KEY: text}})
 
 
 class FolderSink:
@@ -107,8 +76,8 @@ def choose_sink(target: ReportTarget, environment: Mapping[str, str]) -> Sink:
     """Find where reports go from here."""
     if folder := environment.get(FOLDER_VARIABLE):
         return FolderSink(Path(folder), target)
-    if host := environment.get("KUBERNETES_SERVICE_HOST"):
-        return ConfigMapSink(target, host=host, port=int(environment.get("KUBERNETES_SERVICE_PORT", "443")))
+    if server := ApiServer.of(environment):
+        return ConfigMapSink(target, server)
     return NoSink()
 
 
@@ -142,8 +111,10 @@ class ReportWriter:
         self._thread.start()
 
     def submit(self, report: EngineReport) -> None:
-        """Hand over a report; it replaces one that is not yet written."""
+        """Hand over a report; it replaces one that is not yet written, unless that is a later one."""
         with self._changed:
+            if self._newest and report.sequence < self._newest.sequence:
+                return
             self._newest = report
             self._settled = False
             self._changed.notify_all()

@@ -15,10 +15,12 @@ from pathlib import Path
 import ray
 
 from vllm_bootstrap import contract, launch
+from vllm_bootstrap.api_server import ApiServer
 from vllm_bootstrap.clock import Clock, poll
 from vllm_bootstrap.contract import EnginePlan, EngineReport
 from vllm_bootstrap.control import ControlServer
 from vllm_bootstrap.environment import base_environment, parse_environ
+from vllm_bootstrap.given import Fetcher, control_token, read_files
 from vllm_bootstrap.host import EngineHost, Surroundings
 from vllm_bootstrap.launch import Placed
 from vllm_bootstrap.rank_watch import RayRankWatch
@@ -64,12 +66,16 @@ class SupervisorActor:
             ray_address=gcs,
         )
         names = rank_names(self._plan)
+        shared = bool(self._plan.seats)
+        fetcher = Fetcher(self._plan, ApiServer.of(os.environ))
+        self._token = control_token(self._plan, fetcher)
         self._groups: tuple[str, ...] = ()
         self._host = EngineHost(
             self._plan,
             surroundings,
             watch=lambda inbox, _: RayRankWatch(names, self._groups, gcs, inbox),
             clock=self._clock,
+            given=(lambda _: fetcher.fetch()) if shared else read_files,
         )
         self._server = self._listen(self._plan.supervisor_port)
         self._host.prepare()
@@ -98,7 +104,7 @@ class SupervisorActor:
                     view=self._host.view,
                     command=self._host.command,
                     requests=self._host.requests,
-                    token_file=Path(contract.CONTROL_TOKEN_FILE),
+                    token_file=self._token,
                     now=self._clock.monotonic,
                 )
             except OSError as error:

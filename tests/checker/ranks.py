@@ -33,7 +33,7 @@ class Evidence:
     processes: dict[int, dict[str, Any]] = field(default_factory=dict)
 
 
-def gather(bed: Bed, namespace: str, ray_cluster: str, *, world: int = 0) -> Evidence:
+def gather(bed: Bed, namespace: str, ray_cluster: str, *, world: int = 0, files: str = RANK_FILES) -> Evidence:
     """Ask the three witnesses.
 
     Parameters
@@ -41,6 +41,8 @@ def gather(bed: Bed, namespace: str, ray_cluster: str, *, world: int = 0) -> Evi
     world
         Ranks of one data parallel rank, where there are several; each pod must hold one of these at the most, because
         the processes of different ones call themselves by the same numbers.
+    files
+        Folder in the pods where the engine's ranks write what they are.
     """
     listed = bed.api.json("get", "pods", "-n", namespace, "-l", f"ray.io/cluster={ray_cluster}")["items"]
     pods = {pod["metadata"]["name"]: pod for pod in listed}
@@ -49,12 +51,12 @@ def gather(bed: Bed, namespace: str, ray_cluster: str, *, world: int = 0) -> Evi
     evidence = Evidence(pods=pods, tables=json.loads(printed.splitlines()[-1]))
     for name in pods:
         if name != head:
-            evidence.processes.update(_processes(bed, namespace, name, world))
+            evidence.processes.update(_processes(bed, namespace, name, world, files))
     return evidence
 
 
-def _processes(bed: Bed, namespace: str, pod: str, world: int) -> dict[int, dict[str, Any]]:
-    script = f"import glob,json; print(json.dumps([json.load(open(p)) for p in glob.glob('{RANK_FILES}/rank-*.json')]))"
+def _processes(bed: Bed, namespace: str, pod: str, world: int, files: str) -> dict[int, dict[str, Any]]:
+    script = f"import glob,json; print(json.dumps([json.load(open(p)) for p in glob.glob('{files}/rank-*.json')]))"
     told = json.loads(bed.kubectl("exec", "-n", namespace, pod, "--", "python", "-c", script))
     return {data_rank(item) * world + item["rank"]: {**item, "pod": pod} for item in told}
 

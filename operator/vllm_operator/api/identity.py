@@ -24,6 +24,9 @@ LABEL_LEAD = f"{GROUP}/lead"
 LABEL_WORKLOAD = f"{GROUP}/workload"
 """On the pods of an engine without Ray: the name of its Deployment, as ``ray.io/cluster`` is of a RayCluster."""
 
+LABEL_RAY_CLUSTER = f"{GROUP}/ray-cluster"
+"""On what an engine holds of a shared RayCluster: the name of that."""
+
 LABEL_REVISION = f"{GROUP}/revision"
 FINALIZER = f"{GROUP}/drain"
 """On a deployment that has something to end in order before it goes."""

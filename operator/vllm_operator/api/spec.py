@@ -97,6 +97,27 @@ class ApiKeySecret(ApiModel):
     key: Key = Field(description="Key in the Secret that holds the API key.")
 
 
+class RayAuthSecret(ApiModel):
+    """The Secret that holds the token of a Ray cluster."""
+
+    name: Name = Field(description="Name of the Secret.")
+    key: Key = Field(default="auth_token", description="Key in the Secret that holds Ray's token.")
+
+
+class RayClusterRef(ApiModel):
+    """A RayCluster that the user made, in the CR's namespace."""
+
+    name: str = Field(
+        min_length=1,
+        max_length=63,
+        pattern=r"^[a-z]([-a-z0-9]*[a-z0-9])?$",
+        description="Name of the RayCluster. Several VLLMDeployments may name the same one.",
+    )
+    auth_secret: RayAuthSecret | None = Field(
+        default=None, description="Token of that Ray cluster; absent when it asks for none."
+    )
+
+
 class Drain(ApiModel):
     """How an engine that serves is removed."""
 
@@ -646,6 +667,15 @@ class RayHead(ApiModel):
     affinity: FreeForm | None = None
 
 
+SHARED_PODS = (
+    "rayClusterRef uses pods that are there: pod, image, rayHead, placement.gpusPerPod and placement.topologyKey must "
+    "be absent; say it in the RayCluster"
+)
+SHARED_EXECUTOR = "rayClusterRef is a Ray cluster: distributedExecutorBackend must be auto or ray"
+SHARED_VOLUME = (
+    "rayClusterRef mounts and downloads nothing: model.uri must be file://, a path in the RayCluster's pods, "
+    "and lora.persistentVolumeClaims must be absent"
+)
 VLLM_KEY_VARIABLE = "VLLM_API_KEY"
 DATA_NEEDS_RAY = (
     "mp and uni run one data parallel rank: distributedExecutorBackend must be ray or auto; or use replicas instead of "
@@ -724,6 +754,22 @@ class VLLMDeploymentSpec(ApiModel):
                 " && self.lora.persistentVolumeClaims.exists(c, c == a.uri.split('/')[2]))",
                 ADAPTER_CLAIM,
             ),
+            rule(
+                "!has(self.rayClusterRef) || !(has(self.pod) || has(self.image) && size(self.image) > 0"
+                " || has(self.rayHead) || has(self.placement) && (has(self.placement.gpusPerPod)"
+                " || has(self.placement.topologyKey)))",
+                SHARED_PODS,
+            ),
+            rule(
+                "!has(self.rayClusterRef) || !has(self.distributedExecutorBackend)"
+                " || self.distributedExecutorBackend in ['auto', 'ray']",
+                SHARED_EXECUTOR,
+            ),
+            rule(
+                "!has(self.rayClusterRef) || self.model.uri.startsWith('file://')"
+                " && !(has(self.lora) && has(self.lora.persistentVolumeClaims))",
+                SHARED_VOLUME,
+            ),
         )
     )
 
@@ -746,6 +792,13 @@ class VLLMDeploymentSpec(ApiModel):
         max_length=8,
         description="Kinds of GPUs that will do, the preferred first; any when empty. An engine has GPUs of one kind.",
         json_schema_extra={"x-kubernetes-list-type": "atomic"},
+    )
+    ray_cluster_ref: RayClusterRef | None = Field(
+        default=None,
+        description=(
+            "Run the engines on a RayCluster that is there, beside those of other VLLMDeployments; without it each "
+            "engine has a RayCluster of its own."
+        ),
     )
     vllm_config: VLLMConfig = Field(default_factory=VLLMConfig, description="What vLLM is told.", alias="vllmConfig")
     lora: Lora | None = Field(
@@ -818,6 +871,7 @@ class VLLMDeploymentSpec(ApiModel):
         placement = self.placement
         self._check_executor()
         self._check_lora()
+        self._check_shared()
         if names := _reserved_in(self.pod.template):
             raise ValueError(
                 f"pod.template sets {', '.join(names)}: the operator sets it itself, from the pod's address and the "
@@ -860,6 +914,20 @@ class VLLMDeploymentSpec(ApiModel):
             mounted.add(self.model.uri.removeprefix("pvc://").partition("/")[0])
         if any(adapter.claim and adapter.claim not in mounted for adapter in lora.adapters):
             raise ValueError(ADAPTER_CLAIM)
+
+    def _check_shared(self) -> None:
+        if not self.ray_cluster_ref:
+            return
+        placement = self.placement
+        if not {"pod", "ray_head"}.isdisjoint(self.model_fields_set) or self.image:
+            raise ValueError(SHARED_PODS)
+        if placement.gpus_per_pod or placement.topology_key:
+            raise ValueError(SHARED_PODS)
+        if self.distributed_executor_backend in (Executor.MP, Executor.UNI):
+            raise ValueError(SHARED_EXECUTOR)
+        claims = self.lora is not None and "persistent_volume_claims" in self.lora.model_fields_set
+        if claims or not self.model.uri.startswith("file://"):
+            raise ValueError(SHARED_VOLUME)
 
     def _check_executor(self) -> None:
         placement, executor = self.placement, self.distributed_executor_backend

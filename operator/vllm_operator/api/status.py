@@ -48,6 +48,7 @@ class Reason(enum.StrEnum):
     DRAINING = "Draining"
     LOADING_ADAPTERS = "LoadingAdapters"
     REPLACING = "Replacing"
+    RELEASING = "Releasing"
     UNKNOWN = "Unknown"
     COMPATIBLE = "Compatible"
     NO_RAY = "NoRay"
@@ -70,6 +71,10 @@ class Reason(enum.StrEnum):
     UNSCHEDULABLE = "Unschedulable"
     GPUS_GIVEN_BACK = "GPUsGivenBack"
     KUBERAY_NOT_INSTALLED = "KubeRayNotInstalled"
+    RAY_CLUSTER_NOT_FOUND = "RayClusterNotFound"
+    RAY_CLUSTER_NOT_READY = "RayClusterNotReady"
+    RAY_CLUSTER_UNFIT = "RayClusterUnfit"
+    RAY_TOKEN_REFUSED = "RayTokenRefused"  # noqa: S105
     FORBIDDEN = "Forbidden"
     REFUSED_BY_API_SERVER = "RefusedByAPIServer"
     ADAPTER_FAILED = "AdapterFailed"

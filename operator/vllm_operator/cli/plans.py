@@ -10,6 +10,7 @@ from vllm_operator.cli.documents import Document
 from vllm_operator.cli.tables import table
 from vllm_operator.planning.catalogue import Catalogue
 from vllm_operator.planning.choose import Candidate
+from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.host import HostEstimate
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.known import HubAnswer
@@ -137,6 +138,13 @@ def answer(
     ModelUnknownError
         Sizes were left out, and the hub did not tell what they depend on.
     """
+    if reference := document.spec.ray_cluster_ref:
+        note = (
+            f"rayClusterRef: planned as if the nodes were the pods of RayCluster {reference.name}; what is left of it "
+            "only the operator knows: apply with planOnly: true"
+        )
+        seen = survey(document.spec, nodes, catalogue, rules=PodRules(), told=told)
+        return Answer(name=document.name, survey=seen, host=None, barred=None, notes=(note,))
     spec, defaults, there = document.spec, RuntimeDefaults(), tuple(nodes)
     given = rules.defaults if rules else None
     needs, bare = (host_needs(spec, defaults, given, with_ray=with_ray) for with_ray in (True, False))

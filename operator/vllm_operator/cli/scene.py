@@ -71,6 +71,10 @@ async def read_scene(api: KubernetesClient, namespace: str, name: str) -> Scene:
         _may_read("reports", api.list(CONFIG_MAP, namespace, tags), unread),
         _may_read("events", api.list(EVENT, namespace), unread),
     )
+    if shared := text(body, "spec", "rayClusterRef", "name"):
+        # These pods are not ours and bear no label of ours.
+        theirs = api.list(POD, namespace, {"ray.io/cluster": shared})
+        pods = [*(pods or ()), *(await _may_read("pods", theirs, unread) or ())]
     nodes = await _nodes(api, node_names(body, pods or ()), unread)
     kuberay = unread.get("RayClusters") != _NO_KIND
     return Scene(

@@ -170,6 +170,10 @@ _BLOCKERS: Mapping[str, str] = {
     Reason.CLAIM_NOT_FOUND: "create the claim or mend its name; kubectl get pvc -n {namespace}",
     Reason.IMAGE_MISSING: "set spec.image, or runtime.image of the chart",
     Reason.KUBERAY_NOT_INSTALLED: "install the KubeRay operator with its CRDs; kubectl get crd rayclusters.ray.io",
+    Reason.RAY_CLUSTER_NOT_FOUND: "create the RayCluster or mend its name; kubectl get raycluster -n {namespace}",
+    Reason.RAY_CLUSTER_NOT_READY: "it goes on when the head runs; kubectl describe raycluster -n {namespace}",
+    Reason.RAY_CLUSTER_UNFIT: "mend the pod templates of the RayCluster; kubectl edit raycluster -n {namespace}",
+    Reason.RAY_TOKEN_REFUSED: "mend spec.rayClusterRef.authSecret: kubectl edit vllm -n {namespace} {name}",
     Reason.FORBIDDEN: "mend the quota or the operator's roles; kubectl describe resourcequota -n {namespace}",
     Reason.ADAPTER_FAILED: "it is tried again by itself; mend the adapter, or spec.lora: "
     "kubectl edit vllm -n {namespace} {name}",

@@ -24,6 +24,7 @@ _PLURALS = {
     "ControllerRevision": "controllerrevisions",
     "CustomResourceDefinition": "customresourcedefinitions",
     "Deployment": "deployments",
+    "EndpointSlice": "endpointslices",
     "Event": "events",
     "Lease": "leases",
     "LimitRange": "limitranges",

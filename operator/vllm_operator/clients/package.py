@@ -14,7 +14,7 @@ from vllm_bootstrap import contract
 _FIXED_TIME = (1980, 1, 1, 0, 0, 0)
 
 
-def bootstrap_package(plan: contract.EnginePlan | None = None) -> bytes:
+def bootstrap_package(plan: contract.EnginePlan | contract.ReleasePlan | None = None) -> bytes:
     """Zip the Ray side, with a plan if there is one; equal plans give equal bytes, so Ray's cache of packages works."""
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:

@@ -21,12 +21,25 @@ class RayError(Exception):
     """The Ray head did not answer, or refused."""
 
 
+class RayTokenError(RayError):
+    """The Ray head wants a token, or another one."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RayNode:
     """An alive Ray node."""
 
     id: str
     gpus: int
+    address: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacementGroup:
+    """A placement group that is not removed."""
+
+    id: str
+    name: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,7 +59,7 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class RayHead:
-    """Address and token of a Ray head."""
+    """Address and token of a Ray head; an empty token where it asks for none."""
 
     ip: str
     token: str
@@ -81,14 +94,31 @@ class RayClient:
         RayError
             No answer.
         """
-        answer = await self._json("GET", head, "/api/v0/nodes?detail=1&limit=10000")
-        rows = ((answer.get("data") or {}).get("result") or {}).get("result") or []
+        rows = await self._rows(head, "nodes")
         nodes = [
-            RayNode(id=row["node_id"], gpus=int((row.get("resources_total") or {}).get("GPU", 0)))
+            RayNode(
+                id=row["node_id"],
+                gpus=int((row.get("resources_total") or {}).get("GPU", 0)),
+                address=str(row.get("node_ip") or ""),
+            )
             for row in rows
             if row.get("state") == "ALIVE"
         ]
         return tuple(sorted((node for node in nodes if node.gpus), key=lambda node: node.id))
+
+    async def placement_groups(self, head: RayHead) -> tuple[PlacementGroup, ...]:
+        """Give the placement groups of all namespaces.
+
+        Raises
+        ------
+        RayError
+            No answer.
+        """
+        return tuple(
+            PlacementGroup(id=str(row["placement_group_id"]), name=str(row.get("name") or ""))
+            for row in await self._rows(head, "placement_groups")
+            if row.get("state") != "REMOVED"
+        )
 
     async def job(self, head: RayHead, job_id: str) -> Job | None:
         """Read a job, ``None`` when the head does not know it.
@@ -126,16 +156,31 @@ class RayClient:
         RayError
             No answer, or refused.
         """
-        package = bootstrap_package(plan)
+        job_id = contract.job_id(plan)
+        tags = {"deployment": f"{plan.namespace}/{plan.deployment}", "engine": plan.engine}
+        await self._run(head, job_id, contract.JOB_ENTRYPOINT, bootstrap_package(plan), tags)
+        return job_id
+
+    async def release(self, head: RayHead, plan: contract.ReleasePlan, job_id: str) -> None:
+        """Submit the job that frees what engines hold; one that exists already is left as it is.
+
+        Raises
+        ------
+        RayError
+            No answer, or refused.
+        """
+        tags = {"release": ", ".join(tenancy.stem for tenancy in plan.tenancies)}
+        await self._run(head, job_id, contract.RELEASE_ENTRYPOINT, bootstrap_package(plan), tags)
+
+    async def _run(self, head: RayHead, job_id: str, entrypoint: str, package: bytes, tags: Mapping[str, str]) -> None:
         name = f"_ray_pkg_{hashlib.sha256(package).hexdigest()[:32]}.zip"
         # Always PUT: a package that no job refers to is removed by Ray after ten minutes.
         await self._json("PUT", head, f"/api/packages/gcs/{name}", data=package)
-        job_id = contract.job_id(plan)
         request = {
-            "entrypoint": contract.JOB_ENTRYPOINT,
+            "entrypoint": entrypoint,
             "submission_id": job_id,
             "runtime_env": {"working_dir": f"gcs://{name}"},
-            "metadata": {"deployment": f"{plan.namespace}/{plan.deployment}", "engine": plan.engine},
+            "metadata": dict(tags),
         }
         try:
             await self._json("POST", head, "/api/jobs/", json=request)
@@ -143,12 +188,15 @@ class RayClient:
             # Refused, because it is there already: an earlier round submitted it and did not hear the answer.
             if await self.job(head, job_id) is None:
                 raise
-        return job_id
+
+    async def _rows(self, head: RayHead, kind: str) -> list[Mapping[str, Any]]:
+        answer = await self._json("GET", head, f"/api/v0/{kind}?detail=1&limit=10000")
+        return list(((answer.get("data") or {}).get("result") or {}).get("result") or [])
 
     async def _json(
         self, method: str, head: RayHead, path: str, *, absent_ok: bool = False, **body: Any
     ) -> Mapping[str, Any]:
-        headers = {"Authorization": f"Bearer {head.token}"}
+        headers = {"Authorization": f"Bearer {head.token}"} if head.token else {}
         try:
             async with self._session.request(
                 method, head.url + path, headers=headers, timeout=_TIMEOUT, **body
@@ -156,8 +204,8 @@ class RayClient:
                 if response.status == 404 and absent_ok:
                     return {}
                 if response.status >= 400:
-                    text = (await response.text())[:500]
-                    raise RayError(f"{method} {path}: HTTP {response.status}: {text}")
+                    kind = RayTokenError if response.status in (401, 403) else RayError
+                    raise kind(f"{method} {path}: HTTP {response.status}: {(await response.text())[:500]}")
                 if response.content_type != "application/json":
                     return {}
                 data = await response.json()

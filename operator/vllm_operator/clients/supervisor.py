@@ -47,7 +47,7 @@ class SupervisorClient:
     def __init__(self, session: aiohttp.ClientSession) -> None:
         self._session = session
 
-    async def look(self, ip: str, token: str) -> SupervisorView:
+    async def look(self, ip: str, token: str, port: int | None = None) -> SupervisorView:
         """Read what it says.
 
         Raises
@@ -55,7 +55,7 @@ class SupervisorClient:
         SupervisorError
             No answer, or none that can be read.
         """
-        url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/status"
+        url = f"{pod_url(ip, port or contract.SUPERVISOR_PORT)}/status"
         told = await self._json("GET", url, token)
         report = told.get("report")
         try:
@@ -79,7 +79,7 @@ class SupervisorClient:
         url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/start"
         return str((await self._json("POST", url, token, data=contract.dumps(plan))).get("job", ""))
 
-    async def drain(self, ip: str, token: str, seconds: float) -> None:
+    async def drain(self, ip: str, token: str, seconds: float, port: int | None = None) -> None:
         """Ask it to let its engine finish what it answers within so many seconds, and to end it then.
 
         Raises
@@ -87,10 +87,10 @@ class SupervisorClient:
         SupervisorError
             No answer, or it has no engine.
         """
-        url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/drain"
+        url = f"{pod_url(ip, port or contract.SUPERVISOR_PORT)}/drain"
         await self._text("POST", url, token, data=json.dumps({"timeoutSeconds": seconds}))
 
-    async def adapt(self, ip: str, token: str, adapters: tuple[contract.Adapter, ...]) -> None:
+    async def adapt(self, ip: str, token: str, adapters: tuple[contract.Adapter, ...], port: int | None = None) -> None:
         """Tell it which LoRA adapters its engine is to serve; what becomes of them stands in its report.
 
         Raises
@@ -98,7 +98,7 @@ class SupervisorClient:
         SupervisorError
             No answer, or it has no engine.
         """
-        url = f"{pod_url(ip, contract.SUPERVISOR_PORT)}/adapters"
+        url = f"{pod_url(ip, port or contract.SUPERVISOR_PORT)}/adapters"
         await self._text("POST", url, token, data=contract.dumps(contract.AdapterList(adapters=adapters)))
 
     async def _json(self, method: str, url: str, token: str, **body: Any) -> Mapping[str, Any]:

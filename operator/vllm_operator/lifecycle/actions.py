@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_bootstrap.contract import Adapter, EnginePlan
+from vllm_bootstrap.contract import SUPERVISOR_PORT, Adapter, EnginePlan, ReleasePlan
+from vllm_operator.resources.tenancy import Auth
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,9 +38,16 @@ class Delete:
 
 @dataclass(frozen=True, kw_only=True)
 class CreateTokens:
-    """Make the Secret of an engine's tokens, whose values only the moment of making knows."""
+    """Make the Secret of an engine's tokens, whose values only the moment of making knows.
+
+    Attributes
+    ----------
+    with_ray
+        Ray's token is among them; a shared cluster has its own.
+    """
 
     body: Mapping[str, Any]
+    with_ray: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,11 +65,33 @@ class Submit:
     ----------
     ip
         Address of its pod.
+    auth
+        Where the token of a shared Ray cluster is; ``None`` for the engine's own.
     """
 
     plan: EnginePlan
     ip: str
     secret: str
+    auth: Auth | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Release:
+    """Free what engines hold of a shared Ray cluster, by a job on its head.
+
+    Attributes
+    ----------
+    ip
+        Address of the head.
+    job_id
+        The same job is submitted once.
+    """
+
+    plan: ReleasePlan
+    cluster: str
+    ip: str
+    auth: Auth
+    job_id: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,6 +112,7 @@ class Drain:
     ip: str
     secret: str
     seconds: float
+    port: int = SUPERVISOR_PORT
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +131,7 @@ class Adapt:
     ip: str
     secret: str
     adapters: tuple[Adapter, ...]
+    port: int = SUPERVISOR_PORT
 
 
-Action = Create | CreateCode | CreateTokens | Patch | Delete | Submit | Drain | Adapt
+Action = Create | CreateCode | CreateTokens | Patch | Delete | Submit | Release | Drain | Adapt

@@ -23,6 +23,7 @@ from vllm_operator.api.status import (
 )
 from vllm_operator.lifecycle.pods import PodView, Trouble, first_trouble
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
+from vllm_operator.resources.tenancy import Tenancy
 
 READ_INTERVAL = 0.5
 JOB_INTERVAL = 1.0
@@ -38,7 +39,9 @@ class ClusterView:
     Attributes
     ----------
     kind
-        RayCluster or Deployment.
+        RayCluster or Deployment; ConfigMap of an engine that holds no pods of its own.
+    tenancy
+        What an engine holds of a RayCluster that is not ours.
     trouble
         Why KubeRay cannot make its pods (a quota, an admission policy, an invalid template), in the API server's words.
     """
@@ -50,11 +53,31 @@ class ClusterView:
     deleting: bool = False
     trouble: str = ""
     kind: str = "RayCluster"
+    tenancy: Tenancy | None = None
 
     @property
     def with_ray(self) -> bool:
-        """Whether it is a RayCluster."""
-        return self.kind == "RayCluster"
+        """Whether Ray runs the engine."""
+        return self.kind != "Deployment"
+
+    @property
+    def ray_cluster(self) -> str:
+        """The RayCluster that runs the engine; empty without Ray."""
+        if self.tenancy:
+            return self.tenancy.cluster
+        return self.name if self.with_ray else ""
+
+    @property
+    def deployment(self) -> str:
+        """The Deployment that runs the engine; empty with Ray."""
+        return "" if self.with_ray else self.name
+
+    @property
+    def ports(self) -> dict[str, int]:
+        """Ports of the engine."""
+        if self.tenancy:
+            return {"http": self.tenancy.http_port, "supervisor": self.tenancy.supervisor_port}
+        return {"http": contract.HTTP_PORT, "supervisor": contract.SUPERVISOR_PORT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,10 +328,10 @@ class _Draft:
             attempt=self.turn.attempt,
             restarts=self.turn.attempt - 1,
             retry_at=retry_at,
-            ray_cluster=view.cluster.name if view.cluster.with_ray else "",
-            deployment="" if view.cluster.with_ray else view.cluster.name,
+            ray_cluster=view.cluster.ray_cluster,
+            deployment=view.cluster.deployment,
             pod=self.lead_name,
-            ports={"http": contract.HTTP_PORT, "supervisor": contract.SUPERVISOR_PORT},
+            ports=view.cluster.ports,
             placement_groups=[
                 PlacementGroupStatus(name=group.name, id=group.id, strategy=group.strategy, state=group.state)
                 for group in (report.placement_groups if report else ())
@@ -421,7 +444,7 @@ def _waiting_for_head(draft: _Draft, error: str, deadlines: contract.Deadlines, 
     with_ray = draft.view.cluster.with_ray
     who = "the Ray head" if with_ray else "the supervisor"
     reason = Reason.RAY_UNREACHABLE if with_ray else Reason.SUPERVISOR_UNREACHABLE
-    message = f"{who} of {draft.view.cluster.name} does not answer: {error}"
+    message = f"{who} of {draft.view.cluster.ray_cluster or draft.view.cluster.name} does not answer: {error}"
     replica = draft.replica(EngineState.PENDING, reason, message)
     return EngineStep(replica=replica, requeue_after=LATE_INTERVAL if late else READ_INTERVAL, lasting=late)
 
@@ -485,7 +508,8 @@ def _serving(draft: _Draft, report: contract.EngineReport, recovery: Recovery, n
             now,
         )
         return _newly_failed(draft, failure, recovery, now)
-    replica = draft.replica(EngineState.LOADING, Reason.NOT_SERVING, "the lead pod is not ready yet")
+    told = view.report.unready if view.report else ""
+    replica = draft.replica(EngineState.LOADING, Reason.NOT_SERVING, told or "the lead pod is not ready yet")
     return EngineStep(replica=replica, requeue_after=left)
 
 

@@ -10,7 +10,7 @@ import datetime
 from dataclasses import dataclass
 
 from vllm_bootstrap import contract
-from vllm_operator.api.status import EngineReplica
+from vllm_operator.api.status import EngineReplica, Reason
 from vllm_operator.lifecycle.engine import EngineView, draining_entry, own_report
 from vllm_operator.lifecycle.recovery import format_time, parse_time
 
@@ -22,6 +22,10 @@ END_SECONDS = 60.0
 
 UNREADY_SECONDS = 15.0
 """An engine that has been out of its Service for so long, and does not begin to drain, has nobody who would."""
+
+
+RELEASE_SECONDS = 45.0
+"""For a job on a shared RayCluster to remove what an engine has there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +40,14 @@ class Leave:
         Its supervisor is to be asked to drain.
     requeue_after
         Look again after so many seconds even if nothing is heard.
+    release
+        It answers nobody any more, and what it holds of a shared RayCluster is to be freed.
     """
 
     replica: EngineReplica
     ask: bool
     requeue_after: float
+    release: bool = False
 
 
 def take_leave(view: EngineView, *, why: str, seconds: float, now: datetime.datetime) -> Leave | None:
@@ -68,6 +75,24 @@ def take_leave(view: EngineView, *, why: str, seconds: float, now: datetime.date
     replica = draining_entry(view, f"{why}; {words}", format_time(until))
     left = (until - now).total_seconds()
     return Leave(replica=replica, ask=ask, requeue_after=min(left, ASK_SECONDS) if ask else left)
+
+
+def release(view: EngineView, *, why: str, now: datetime.datetime) -> Leave | None:
+    """Say how an engine that has drained gives back what it holds of a shared RayCluster.
+
+    Returns
+    -------
+    ``None`` when the cluster had its time: it is removed, and what is left in Ray is an orphan, for whoever comes next.
+    """
+    known = parse_time(view.previous.drain_until) if view.previous else None
+    until = (known or now) + datetime.timedelta(seconds=RELEASE_SECONDS)
+    if until <= now:
+        return None
+    told = f"{why}; its actors and placement groups on RayCluster {view.cluster.ray_cluster} are removed"
+    replica = draining_entry(view, told, format_time(known or now))
+    return Leave(
+        replica=replica.model_copy(update={"reason": Reason.RELEASING}), ask=False, requeue_after=1.0, release=True
+    )
 
 
 def _may_answer(view: EngineView, now: datetime.datetime) -> bool:

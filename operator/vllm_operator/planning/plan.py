@@ -217,6 +217,8 @@ def executor_of(spec: VLLMDeploymentSpec, chosen: Candidate | None) -> tuple[Exe
 
 def _why_ray(spec: VLLMDeploymentSpec, chosen: Candidate) -> str:
     """Say what Ray is needed for; empty when nothing asks for it."""
+    if spec.ray_cluster_ref:
+        return f"rayClusterRef: on RayCluster {spec.ray_cluster_ref.name}"
     pods, gpus = len(chosen.sizes), chosen.gpus
     if chosen.data > 1:
         return f"{chosen.data} data parallel ranks of {gpus // chosen.data} over {_pods(pods)}"

@@ -19,6 +19,7 @@ from vllm_operator.lifecycle.actions import (
     Delete,
     Drain,
     Patch,
+    Release,
     Submit,
 )
 from vllm_operator.lifecycle.conditions import Blocker
@@ -90,8 +91,9 @@ class Actor:
         match action:
             case Create(body=body):
                 await self._create(body, owner)
-            case CreateTokens(body=body):
-                data = access.token_data(auth_token=self._token(), control_token=self._token())
+            case CreateTokens(body=body, with_ray=with_ray):
+                ray = self._token() if with_ray else ""
+                data = access.token_data(auth_token=ray, control_token=self._token())
                 await self._create({**body, "data": data}, owner)
             case CreateCode(body=body):
                 await self._create(with_code(body, encoded_package()), owner)
@@ -100,16 +102,21 @@ class Actor:
                 log.info("%s/%s: patched %s %s", owner.namespace, owner.name, body["kind"], body["metadata"]["name"])
             case Delete(api_version=api_version, kind=kind, name=name, uid=uid):
                 await self._delete(Kind(api_version=api_version, kind=kind), name, uid, owner)
-            case Drain(engine=engine, ip=ip, secret=secret, seconds=seconds):
-                await self._ray_side.drain(owner.namespace, ip, secret, seconds)
+            case Drain(engine=engine, ip=ip, secret=secret, seconds=seconds, port=port):
+                await self._ray_side.drain(owner.namespace, ip, secret, seconds, port)
                 log.info("%s/%s: asked %s to drain within %g s", owner.namespace, owner.name, engine, seconds)
-            case Adapt(engine=engine, ip=ip, secret=secret, adapters=adapters):
-                await self._ray_side.adapt(owner.namespace, ip, secret, adapters)
+            case Adapt(engine=engine, ip=ip, secret=secret, adapters=adapters, port=port):
+                await self._ray_side.adapt(owner.namespace, ip, secret, adapters, port)
                 names = ", ".join(adapter.name for adapter in adapters) or "none"
                 log.info("%s/%s: told %s its LoRA adapters: %s", owner.namespace, owner.name, engine, names)
-            case Submit(plan=plan, ip=ip, secret=secret):
-                job = await self._ray_side.submit(plan, ip, secret)
+            case Submit(plan=plan, ip=ip, secret=secret, auth=auth):
+                job = await self._ray_side.submit(plan, ip, secret, auth)
                 log.info("%s/%s: brought plan %s to %s", owner.namespace, owner.name, job, plan.engine)
+
+            case Release(plan=release, cluster=cluster, job_id=job_id):
+                await self._ray_side.release(owner.namespace, action)
+                stems = ", ".join(item.stem for item in release.tenancies)
+                log.info("%s/%s: %s releases %s on %s", owner.namespace, owner.name, job_id, stems, cluster)
 
     async def _delete(self, kind: Kind, name: str, uid: str, owner: Owner) -> None:
         if not uid:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api.status import (
@@ -33,9 +32,18 @@ from vllm_operator.lifecycle.actions import (
 from vllm_operator.lifecycle.adapters import AdapterStep, compare, reported_adapters, shortened
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, own_report, step
+from vllm_operator.reconcile.compare import contains
 from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, remove_engine
 from vllm_operator.reconcile.observe import Observation
 from vllm_operator.reconcile.seats import engine_indices
+from vllm_operator.reconcile.tenancies import (
+    collections,
+    create_tenant,
+    endpoint_slices,
+    next_sign,
+    plan_on_seats,
+    releases,
+)
 from vllm_operator.resources import access, lora
 from vllm_operator.resources.deployment import code_config_map, deployment
 from vllm_operator.resources.engine import Attempt, engine_plan
@@ -91,7 +99,7 @@ def decide(
     if intent.revision and not intent.blocker and not intent.plan_only:
         actions += _service(seen)
         for names in intent.missing:
-            actions += _create_engine(seen, names, intent.revision)
+            actions += _create_engine(seen, names, intent)
     steps: dict[str, EngineStep] = {}
     for name, engine in intent.engines.items():
         view = replace(engine.view, ray=rays.get(name))
@@ -103,13 +111,18 @@ def decide(
             actions.append(Create(body=access.report_config_map(seen.owner, engine.names, view.report)))
         if told.submit and view.ray and view.front:
             actions.append(_submit(seen, engine, view.ray.session, view.front.ip, settings))
+    serving = frozenset(name for name, told in steps.items() if told.replica.state is EngineState.SERVING)
+    # Before anybody is asked to drain: it ends when no request comes any more.
+    actions += endpoint_slices(seen, intent, serving)
     adapted = _adapt(seen, intent, steps)
+    actions += [*releases(intent, rays), *collections(seen)]
     actions += [*_adapt_actions(seen, intent, adapted), *_drains(seen, intent)]
     replicas = _with_adapters(_replicas(seen, intent, steps), adapted)
     requeues = [told.requeue_after for told in steps.values() if told.requeue_after is not None]
     requeues += [wait.seconds for wait in intent.waiting.values() if wait.seconds is not None]
     requeues += [leaving.leave.requeue_after for leaving in intent.leaving.values()]
     requeues += [told.requeue_after for told in adapted.values() if told.requeue_after is not None]
+    requeues += next_sign(intent, now)
     if intent.blocker or any(wait.reason in _RECHECKED for wait in intent.waiting.values()):
         requeues.append(RECHECK_SECONDS)
     return Decision(
@@ -172,6 +185,7 @@ def _adapt_actions(seen: Observation, intent: Intent, adapted: Mapping[str, Adap
             ip=engine.view.lead.ip,
             secret=engine.names.secret,
             adapters=_wanted_adapters(engine, seen),
+            port=engine.view.cluster.ports["supervisor"],
         )
         for name, engine in asked
         if engine.view.lead
@@ -194,18 +208,26 @@ def _with_adapters(
 
 
 def _service(seen: Observation) -> list[Action]:
-    wanted = service(seen.owner)
+    shared = bool(seen.spec and seen.spec.ray_cluster_ref)
+    wanted = service(seen.owner, selects=not shared)
     live = seen.service
     if live is None:
         return [Create(body=wanted)]
+    if shared == bool(live["spec"].get("selector")):
+        # Whoever wrote the EndpointSlices until now leaves them there; they go with the Service.
+        old = live["metadata"]
+        return [Delete(api_version="v1", kind="Service", name=old["name"], uid=old["uid"]), Create(body=wanted)]
     if contains(live, {"spec": wanted["spec"], "metadata": {"labels": wanted["metadata"]["labels"]}}):
         return []
     meta = live["metadata"]
     return [Patch(body=wanted, uid=meta["uid"], resource_version=meta["resourceVersion"])]
 
 
-def _create_engine(seen: Observation, names: EngineNames, revision: Revision) -> list[Action]:
-    owner = seen.owner
+def _create_engine(seen: Observation, names: EngineNames, intent: Intent) -> list[Action]:
+    owner, revision = seen.owner, intent.revision
+    assert revision is not None  # noqa: S101 - the caller looked
+    if tenancy := intent.holdings.get(names.ray_cluster):
+        return create_tenant(seen, names, revision, tenancy)
     account = seen.spec.pod.service_account_name if seen.spec else None
     # A RayCluster of this name was there before and is gone: what its engine said does not speak of the new one.
     stale: list[Action] = (
@@ -216,7 +238,7 @@ def _create_engine(seen: Observation, names: EngineNames, revision: Revision) ->
         CreateTokens(body=access.token_secret(owner, names, auth_token="", control_token="")),
         Create(body=access.report_config_map(owner, names)),
         Create(body=access.report_role(owner, names)),
-        Create(body=access.report_role_binding(owner, names, account=account or names.service_account)),
+        Create(body=access.report_role_binding(owner, names, accounts=[account or names.service_account])),
     ]
     if not account:
         bodies.append(Create(body=access.service_account(owner, names)))
@@ -232,14 +254,23 @@ def _create_engine(seen: Observation, names: EngineNames, revision: Revision) ->
 
 
 def _submit(seen: Observation, engine: Engine, session: str, ip: str, settings: Settings) -> Submit:
-    return Submit(plan=plan_of(engine, seen, session, settings), ip=ip, secret=engine.names.secret)
+    plan, tenancy = plan_of(engine, seen, session, settings), engine.view.cluster.tenancy
+    if tenancy:
+        plan = plan_on_seats(plan, engine.view, engine.revision, engine.names)
+    return Submit(plan=plan, ip=ip, secret=engine.names.secret, auth=tenancy.auth if tenancy else None)
 
 
 def _drains(seen: Observation, intent: Intent) -> list[Action]:
     """Ask those who leave; the last of all actions, because a supervisor that does not answer takes its time."""
     seconds = seen.spec.drain.timeout_seconds if seen.spec else 0
     return [
-        Drain(engine=name, ip=item.view.lead.ip, secret=item.names.secret, seconds=seconds)
+        Drain(
+            engine=name,
+            ip=item.view.lead.ip,
+            secret=item.names.secret,
+            seconds=seconds,
+            port=item.view.cluster.ports["supervisor"],
+        )
         for name, item in intent.leaving.items()
         if item.leave.ask and item.view.lead
     ]
@@ -250,8 +281,14 @@ def _entry(replica: EngineReplica, report: str, *, named: bool) -> EngineReplica
     return replica.model_copy(update={"report": report} | ({"ranks": [], "engine_cores": []} if named else {}))
 
 
-def _workload_kind(revision: Revision) -> str:
-    return "RayCluster" if revision.with_ray else "Deployment"
+def _being_made(revision: Revision, names: EngineNames) -> str:
+    if revision.shared_cluster:
+        return f"its place on RayCluster {revision.shared_cluster} is being written down"
+    return f"{'RayCluster' if revision.with_ray else 'Deployment'} {names.ray_cluster} is being made"
+
+
+def _ray_cluster(revision: Revision, names: EngineNames) -> str:
+    return revision.shared_cluster or (names.ray_cluster if revision.with_ray else "")
 
 
 def _gpus(revision: Revision) -> int:
@@ -285,9 +322,9 @@ def _replicas(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]
                     name=name,
                     state=EngineState.PENDING,
                     reason=Reason.CREATING_PODS,
-                    message=f"{_workload_kind(intent.revision)} {names.ray_cluster} is being made",
+                    message=_being_made(intent.revision, names),
                     revision=intent.revision.name,
-                    ray_cluster=names.ray_cluster if intent.revision.with_ray else "",
+                    ray_cluster=_ray_cluster(intent.revision, names),
                     deployment="" if intent.revision.with_ray else names.ray_cluster,
                 )
             )
@@ -347,16 +384,3 @@ def _versions(intent: Intent) -> str:
         if report and report.versions:
             return ", ".join(f"{name} {version}" for name, version in sorted(report.versions.items()))
     return ""
-
-
-def contains(live: Any, wanted: Any) -> bool:
-    """Say whether a live object has every field that we set, with our value; what others added does not count."""
-    if isinstance(wanted, Mapping):
-        return isinstance(live, Mapping) and all(key in live and contains(live[key], wanted[key]) for key in wanted)
-    if isinstance(wanted, list):
-        return (
-            isinstance(live, list)
-            and len(live) == len(wanted)
-            and all(contains(item, ours) for item, ours in zip(live, wanted, strict=True))
-        )
-    return bool(live == wanted)

@@ -1,7 +1,8 @@
 """When a deployment that is deleted is kept until its engines have drained, and that it never is for ever.  Pure.
 
 Only engines on Ray need it: when a RayCluster is removed all its pods are ended at once, and what the lead still
-answers needs the others.  The pod of an engine without Ray drains by itself.  So no other deployment is ever stuck
+answers needs the others; and on a shared RayCluster nothing but us frees what an engine holds.  The pod of an engine
+without Ray drains by itself.  So no other deployment is ever stuck
 while no operator is there to let it go.
 """
 
@@ -46,6 +47,8 @@ def keeps_finalizer(seen: Observation, intent: Intent, now: datetime.datetime) -
     bears = FINALIZER in _present(seen.body)
     if seen.spec is None:
         return bears
+    if seen.holdings or intent.holdings:
+        return True
     # Not while an engine is only replaced: a moment later it would be set again.
     return bool(seen.spec.drain.timeout_seconds and (seen.clusters or (bears and seen.wanted)))
 

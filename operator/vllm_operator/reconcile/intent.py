@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -14,10 +15,11 @@ from vllm_operator.api.status import Reason
 from vllm_operator.lifecycle.actions import Action, Create, Delete
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import ClusterView, EngineView, Turn, due_turn, needs_ray
-from vllm_operator.lifecycle.leaving import Leave, take_leave
+from vllm_operator.lifecycle.leaving import Leave, release, take_leave
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
 from vllm_operator.planning.catalogue import BUILT_IN, Catalogue
 from vllm_operator.planning.demand import Demand, hold, prove_demand
+from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.facts import FactsError
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.known import ModelUnknownError, Trouble
@@ -25,8 +27,11 @@ from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, describ
 from vllm_operator.planning.proof import Verdict, of_pods
 from vllm_operator.planning.quota import QuotaError, UnstatedResourcesError, check_quotas
 from vllm_operator.reconcile.inventory import DEPLOYMENT, RAY_CLUSTER, of_cluster, of_deployment
-from vllm_operator.reconcile.observe import Observation
+from vllm_operator.reconcile.observe import CONFIG_MAP, ENDPOINT_SLICE, Observation
 from vllm_operator.reconcile.seats import engine_indices, pods_of, surplus_indices
+from vllm_operator.reconcile.shared import SharedCluster, is_lost
+from vllm_operator.reconcile.shared import engine_pods as engine_pods_of
+from vllm_operator.reconcile.shared import room as shared_room
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.deployment import deployment_spec
 from vllm_operator.resources.engine import engine_part
@@ -41,6 +46,7 @@ from vllm_operator.resources.revision import (
     read_controller_revision,
     revision_name,
 )
+from vllm_operator.resources.tenancy import Auth, PodSeat, Tenancy, free_ports, stem_of
 
 HISTORY = 10
 
@@ -123,6 +129,8 @@ class Intent:
         Engines whose RayCluster is there, by name.
     missing
         Names of the RayClusters to make.
+    holdings
+        What engines to make are promised of a shared RayCluster, by name of theirs.
     waiting
         For each engine that cannot be made yet: why.
     leaving
@@ -136,6 +144,7 @@ class Intent:
     missing: tuple[EngineNames, ...] = ()
     waiting: Mapping[str, Wait] = field(default_factory=dict)
     leaving: Mapping[str, Leaving] = field(default_factory=dict)
+    holdings: Mapping[str, Tenancy] = field(default_factory=dict)
     actions: tuple[Action, ...] = ()
 
 
@@ -149,7 +158,8 @@ def needs_inventory(seen: Observation) -> bool:
     if revision_name(*hashes(seen.spec)) not in revisions:
         return True
     living = [item for item in seen.workloads.values() if "deletionTimestamp" not in item["metadata"]]
-    return len(living) < seen.wanted or any(pod.unscheduled_since for pod in seen.pods)
+    lost = any(is_lost(seen.shared.get(item.cluster), item) for item in seen.tenancies.values())
+    return lost or len(living) < seen.wanted or any(pod.unscheduled_since for pod in seen.pods)
 
 
 def may_be_planned(seen: Observation) -> bool:
@@ -158,7 +168,7 @@ def may_be_planned(seen: Observation) -> bool:
         return False
     revisions = {item["metadata"]["labels"].get(identity.LABEL_REVISION) for item in seen.revisions}
     is_new = seen.plan_only or revision_name(*hashes(seen.spec)) not in revisions
-    return is_new or not (seen.clusters or seen.pods or seen.wanted == 0)
+    return is_new or not (seen.clusters or seen.pods or seen.holdings or seen.wanted == 0)
 
 
 def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Intent:
@@ -184,6 +194,7 @@ def intend(seen: Observation, settings: Settings, now: datetime.datetime) -> Int
         plan_only=seen.plan_only,
         engines={seat.name: seat.engine for seat in seats if seat.engine},
         missing=tuple(seat.missing for seat in seats if seat.missing),
+        holdings={seat.missing.ray_cluster: seat.holding for seat in seats if seat.missing and seat.holding},
         waiting={seat.name: seat.waiting for seat in seats if seat.waiting},
         leaving={seat.name: seat.leaving for seat in (*seats, *surplus) if seat.leaving},
         actions=()
@@ -210,6 +221,7 @@ class _Seat:
     name: str
     engine: Engine | None = None
     missing: EngineNames | None = None
+    holding: Tenancy | None = None
     waiting: Wait | None = None
     leaving: Leaving | None = None
     actions: tuple[Action, ...] = ()
@@ -228,12 +240,17 @@ def _seat(
     clusters = _clusters_of(seen, index)
     kept = [item for item in clusters if not item.deleting and (target is None or item.revision == target.name)]
     chosen = next((item for item in kept if item.revision in known), None)
-    if chosen:
+    homeless = _lost_pods(seen, chosen) if target else ""
+    if chosen and not homeless:
         return _Seat(name=name, engine=_engine(seen, index, chosen, known[chosen.revision], settings=settings, now=now))
     if target is None:
         return _Seat(name=name)
-    gone = _left(seen, index, [item for item in clusters if not item.deleting], "it is replaced", now)
+    why = f"its pod {homeless} is gone" if homeless else "it is replaced"
+    gone = _left(seen, index, [item for item in clusters if not item.deleting], why, now)
     left = [pod.name for pod in pods_of(seen, index)] or [item.name for item in clusters]
+    if left and homeless:
+        told = f"{why}; what it holds beside it is given back first"
+        return replace(gone, waiting=Wait(reason=Reason.REPLACING, message=told))
     if left:
         told = "the engine of the earlier revision goes first: " + ", ".join(left[:4])
         return replace(gone, waiting=Wait(reason=Reason.REPLACING, message=told))
@@ -244,23 +261,32 @@ def _proved(
     seats: list[_Seat], target: Revision, seen: Observation, recovery: Recovery, now: datetime.datetime
 ) -> list[_Seat]:
     """Let those engines wait that the nodes cannot hold now, beside those that are there and those made before them."""
-    assert seen.inventory is not None  # noqa: S101 - the caller looked
-    room = seen.inventory.room()
+    room = _room(seen, target.shared_cluster)
+    ports = {port for item in _tenancies_on(seen, target) for port in (item.http_port, item.supervisor_port)}
     proved: list[_Seat] = []
     for seat in seats:
         if seat.missing and (wait := _pause(seen, seat.name, recovery, now)):
             proved.append(_Seat(name=seat.name, waiting=wait))
         elif seat.missing:
             made = sum(item.missing is not None for item in proved)
-            placed, room = _placed(seat.name, seat.missing, target, room, seen, before=made)
+            placed, room = _placed(seat.name, seat.missing, target, room, seen, before=made, ports=ports)
             proved.append(placed)
+            if placed.holding:
+                ports |= {placed.holding.http_port, placed.holding.supervisor_port}
         else:
             proved.append(seat)
     return proved
 
 
 def _placed(
-    name: str, names: EngineNames, target: Revision, room: tuple[GpuNode, ...], seen: Observation, *, before: int
+    name: str,
+    names: EngineNames,
+    target: Revision,
+    room: tuple[GpuNode, ...],
+    seen: Observation,
+    *,
+    before: int,
+    ports: set[int],
 ) -> tuple[_Seat, tuple[GpuNode, ...]]:
     """Place an engine beside those that the same round makes before it; gives also what it leaves of the nodes."""
     demand = _demand(seen, target, f"{seen.owner.namespace}/{names.ray_cluster}, planned")
@@ -269,6 +295,12 @@ def _placed(
         never = proof.verdict is Verdict.NEVER
         reason = Reason.NO_SUCH_GPUS if never else Reason.WAITING_FOR_GPUS
         return _Seat(name=name, waiting=Wait(reason=reason, message=proof.reason, lasting=never)), room
+    if target.shared_cluster:
+        seated: Counter[str] = Counter()
+        for size, pod in zip(demand.sizes, proof.seats, strict=True):
+            seated[pod] += size
+        holding = _holding(seen, target, names, seated, ports)
+        return _Seat(name=name, missing=names, holding=holding), hold(room, demand, proof)
     try:
         check_quotas(seen.rules.kept, engine_pods(target.cluster_spec), before + 1, with_ray=target.with_ray)
     except QuotaError as error:
@@ -277,6 +309,58 @@ def _placed(
         return _Seat(name=name, waiting=wait), room
     domain = next(node.labels.get(demand.topology_key, "") for node in room if node.name == proof.seats[0])
     return _Seat(name=name, missing=replace(names, domain=domain)), hold(room, demand, proof)
+
+
+def _room(
+    seen: Observation, shared: str, but: Callable[[Mapping[str, Any]], bool] = lambda _: False
+) -> tuple[GpuNode, ...]:
+    """Give what an engine may be put on: the nodes, or the pods of a shared RayCluster.
+
+    Parameters
+    ----------
+    but
+        Says of the metadata of an object that holds GPUs whether it is to be left out.
+    """
+    nodes = seen.inventory.nodes if seen.inventory else ()
+    if not shared:
+        return seen.inventory.room(but=but) if seen.inventory else ()
+    cluster = seen.shared.get(shared, SharedCluster(name=shared))
+    own = {item.stem for name, item in seen.tenancies.items() if but(seen.holdings[name]["metadata"])}
+    return shared_room(cluster, nodes, but=lambda item: item.stem in own)
+
+
+def _tenancies_on(seen: Observation, target: Revision) -> Sequence[Tenancy]:
+    cluster = seen.shared.get(target.shared_cluster)
+    return tuple(cluster.tenancies.values()) if cluster else ()
+
+
+def _holding(
+    seen: Observation, target: Revision, names: EngineNames, seated: Mapping[str, int], ports: set[int]
+) -> Tenancy:
+    """Write down what an engine is promised of a shared RayCluster; the pod with the most of its GPUs is its lead."""
+    cluster, part = seen.shared[target.shared_cluster], target.engine["rayCluster"]
+    members = {item.view.name: item for item in cluster.members}
+    http_port, supervisor_port = free_ports(ports)
+    head = [item for item in cluster.members if item.view.head]
+    return Tenancy(
+        cluster=cluster.name,
+        holder=f"{seen.owner.namespace}/{seen.owner.name} {names.engine}",
+        owner=seen.owner.uid,
+        stem=stem_of(seen.owner, names),
+        seats=tuple(
+            PodSeat(pod=pod, uid=members[pod].view.uid, gpus=number, node=members[pod].view.node)
+            for pod, number in sorted(seated.items(), key=lambda item: (-item[1], item[0]))
+        ),
+        http_port=http_port,
+        supervisor_port=supervisor_port,
+        auth=Auth(**part["authSecret"]),
+        accounts=tuple(sorted({item.account for item in (*head, *(members[pod] for pod in seated))})),
+    )
+
+
+def _lost_pods(seen: Observation, cluster: ClusterView | None) -> str:
+    tenancy = cluster.tenancy if cluster else None
+    return is_lost(seen.shared.get(tenancy.cluster), tenancy) if tenancy else ""
 
 
 def _pause(seen: Observation, name: str, recovery: Recovery, now: datetime.datetime) -> Wait | None:
@@ -298,6 +382,14 @@ def _pause(seen: Observation, name: str, recovery: Recovery, now: datetime.datet
 
 
 def _demand(seen: Observation, revision: Revision, holder: str) -> Demand:
+    if revision.shared_cluster:
+        return Demand(
+            holder=holder,
+            sizes=_sizes(revision),
+            rules=PodRules(node_selector=revision.engine.get("nodeSelector", {})),
+            strategy=Strategy(revision.engine.get("strategy", "PACK")),
+            resource=revision.plan["resource"],
+        )
     pods = gpu_pods(revision.cluster_spec)
     return Demand(
         holder=holder,
@@ -319,39 +411,53 @@ def _engine(
     settings: Settings,
     now: datetime.datetime,
 ) -> Engine:
-    sizes = sorted((g["gpus"] for g in revision.engine["groups"] for _ in range(g["pods"])), reverse=True)
-    seen_so = _view(seen, index, cluster)
-    hindered = any(pod.unscheduled_since for pod in seen_so.pods)
+    seen_so = _view(seen, index, cluster, now)
+    hindered = not cluster.tenancy and any(pod.unscheduled_since for pod in seen_so.pods)
+    sizes = tuple(seat.gpus for seat in cluster.tenancy.seats) if cluster.tenancy else _sizes(revision)
     view = replace(
         seen_so,
-        sizes=tuple(sizes),
+        sizes=sizes,
         hindrance=_hindrance(seen, cluster.name, revision) if hindered else "",
     )
     return Engine(
         view=view,
         turn=due_turn(view, recovery=settings.recovery, now=now),
-        names=EngineNames(index=str(index), ray_cluster=cluster.name),
+        names=names_of(index, cluster),
         revision=revision,
     )
 
 
-def _view(seen: Observation, index: int, cluster: ClusterView) -> EngineView:
+def _sizes(revision: Revision) -> tuple[int, ...]:
+    return tuple(sorted((g["gpus"] for g in revision.engine["groups"] for _ in range(g["pods"])), reverse=True))
+
+
+def names_of(index: int, cluster: ClusterView) -> EngineNames:
+    """Give the names of an engine that is there."""
+    stem = cluster.tenancy.stem if cluster.tenancy else ""
+    return EngineNames(index=str(index), ray_cluster=cluster.name, stem=stem)
+
+
+def _view(seen: Observation, index: int, cluster: ClusterView, now: datetime.datetime) -> EngineView:
     """Give what was seen of an engine, its size apart: that is its revision's to say."""
     name = engine_name(index)
     previous = next((item for item in seen.status.engine_replicas if item.name == name), None)
     same = (
         previous
-        and cluster.name in (previous.ray_cluster, previous.deployment)
+        and (cluster.ray_cluster, cluster.deployment) == (previous.ray_cluster, previous.deployment)
         and previous.timings.created == cluster.created_at
     )
+    report = seen.reports.get(cluster.name)
+    pods = tuple(pod for pod in seen.pods if pod.cluster == cluster.name)
+    if tenancy := cluster.tenancy:
+        pods = engine_pods_of(seen.shared.get(tenancy.cluster), tenancy, report, now)
     return EngineView(
         name=name,
         uid=seen.owner.uid,
         revision=cluster.revision,
         cluster=cluster,
         sizes=(),
-        pods=tuple(pod for pod in seen.pods if pod.cluster == cluster.name),
-        report=seen.reports.get(cluster.name),
+        pods=pods,
+        report=report,
         previous=previous if same else None,
         retry_requested_at=(seen.body["metadata"].get("annotations") or {}).get(identity.ANNOTATION_RETRY, ""),
     )
@@ -375,7 +481,9 @@ def _revision(
     if wanted in known and not seen.plan_only and not _is_homeless(seen, known[wanted]):
         return known[wanted], None, []
     image = seen.spec.image or settings.defaults.image
-    if not image:
+    if seen.spec.ray_cluster_ref:
+        image = _shared_image(seen, seen.spec.ray_cluster_ref.name)
+    elif not image:
         message = "spec.image is empty and the chart sets no runtime.image: name an image with Ray and vLLM"
         return None, Blocker(reason=Reason.IMAGE_MISSING, message=message), []
     try:
@@ -401,7 +509,14 @@ def _is_homeless(seen: Observation, revision: Revision) -> bool:
     """Say whether nothing of a deployment is there, and what was planned for it fits no more: it is planned anew."""
     if not seen.inventory or not seen.wanted or seen.workloads or seen.pods:
         return False
-    return prove_demand(seen.inventory.room(), _demand(seen, revision, "")).verdict is not Verdict.FITS
+    room = _room(seen, revision.shared_cluster)
+    return prove_demand(room, _demand(seen, revision, "")).verdict is not Verdict.FITS
+
+
+def _shared_image(seen: Observation, name: str) -> str:
+    """Give the image that a shared RayCluster runs; its pods are there, so it is only told."""
+    cluster = seen.shared.get(name)
+    return next((item.image for item in cluster.members if item.view.head), "") if cluster else ""
 
 
 _UNKNOWN = {Trouble.MISSING: Reason.MODEL_NOT_FOUND, Trouble.UNAVAILABLE: Reason.MODEL_FACTS_UNAVAILABLE}
@@ -440,6 +555,8 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
     QuotaError
         A quota of its namespace keeps it out.
     """
+    if spec.ray_cluster_ref:
+        return _render_shared(spec, spec.ray_cluster_ref.name, seen, settings, image)
     nodes = seen.inventory.room(but=of_deployment(seen.owner)) if seen.inventory else ()
     rules = replace(node_rules(spec, settings.defaults), volume=seen.volume)
     needs, bare = (
@@ -468,6 +585,22 @@ def render(spec: VLLMDeploymentSpec, seen: Observation, settings: Settings, imag
     )
 
 
+def _render_shared(spec: VLLMDeploymentSpec, name: str, seen: Observation, settings: Settings, image: str) -> Revision:
+    """Render a spec for a shared RayCluster: its pods are there, and only what vLLM is told is ours."""
+    nodes = _room(seen, name, but=of_deployment(seen.owner))
+    planned = plan(spec, nodes, settings.catalogue, rules=PodRules(), told=seen.told)
+    engine8, pods8 = hashes(spec)
+    checkpoint = planned.survey.checkpoint_bytes
+    return Revision(
+        engine8=engine8,
+        pods8=pods8,
+        image=image,
+        cluster_spec={},
+        engine=engine_part(spec=spec, shape=planned.shape, owner=seen.owner, checkpoint_bytes=checkpoint),
+        plan=describe(planned),
+    )
+
+
 def _old_history(seen: Observation) -> list[Action]:
     used = {body["metadata"].get("labels", {}).get(identity.LABEL_REVISION) for body in seen.workloads.values()}
     idle = sorted(
@@ -479,6 +612,7 @@ def _old_history(seen: Observation) -> list[Action]:
 
 
 def _clusters_of(seen: Observation, index: int) -> list[ClusterView]:
+    tenancies = seen.tenancies
     return [
         ClusterView(
             name=name,
@@ -487,11 +621,18 @@ def _clusters_of(seen: Observation, index: int) -> list[ClusterView]:
             created_at=body["metadata"].get("creationTimestamp", ""),
             deleting="deletionTimestamp" in body["metadata"],
             trouble=_cluster_trouble(body),
-            kind=DEPLOYMENT.kind if name in seen.deployments else RAY_CLUSTER.kind,
+            kind=_kind(seen, name),
+            tenancy=tenancies.get(name),
         )
         for name, body in sorted(seen.workloads.items())
         if body["metadata"]["labels"].get(identity.LABEL_ENGINE) == str(index)
     ]
+
+
+def _kind(seen: Observation, name: str) -> str:
+    if name in seen.holdings:
+        return CONFIG_MAP.kind
+    return DEPLOYMENT.kind if name in seen.deployments else RAY_CLUSTER.kind
 
 
 def _cluster_trouble(body: Mapping[str, Any]) -> str:
@@ -503,7 +644,13 @@ def _cluster_trouble(body: Mapping[str, Any]) -> str:
 
 def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
     """Remove an engine: what holds its pods last, so that an interrupted removal is seen and taken up again."""
-    names = EngineNames(index=str(index), ray_cluster=cluster.name)
+    names = names_of(index, cluster)
+    slices = (
+        [Delete(api_version=ENDPOINT_SLICE.api_version, kind=ENDPOINT_SLICE.kind, name=names.endpoint_slice)]
+        if cluster.tenancy
+        else []
+    )
+    kinds = {kind.kind: kind for kind in (RAY_CLUSTER, DEPLOYMENT, CONFIG_MAP)}
     rbac = "rbac.authorization.k8s.io/v1"
     return [
         Delete(api_version=rbac, kind="RoleBinding", name=names.report),
@@ -512,8 +659,9 @@ def remove_engine(index: int, cluster: ClusterView) -> list[Action]:
         Delete(api_version="v1", kind="ServiceAccount", name=names.service_account),
         Delete(api_version="v1", kind="Secret", name=names.secret),
         *([] if cluster.with_ray else [Delete(api_version="v1", kind="ConfigMap", name=names.code)]),
+        *slices,
         Delete(
-            api_version=(RAY_CLUSTER if cluster.with_ray else DEPLOYMENT).api_version,
+            api_version=kinds[cluster.kind].api_version,
             kind=cluster.kind,
             name=cluster.name,
             uid=cluster.uid,
@@ -537,10 +685,18 @@ def _left(seen: Observation, index: int, clusters: Sequence[ClusterView], why: s
     leaving: Leaving | None = None
     actions: list[Action] = []
     for cluster in clusters:
-        view = _view(seen, index, cluster)
+        view = _view(seen, index, cluster, now)
         leave = take_leave(view, why=why, seconds=seconds, now=now)
+        if not leave and cluster.tenancy and _has_head(seen, cluster.tenancy):
+            leave = release(view, why=why, now=now)
         if leave and not leaving:
-            leaving = Leaving(view=view, names=EngineNames(index=str(index), ray_cluster=cluster.name), leave=leave)
-        else:
+            leaving = Leaving(view=view, names=names_of(index, cluster), leave=leave)
+        elif not (leave and cluster.tenancy):
             actions += remove_engine(index, cluster)
     return _Seat(name=engine_name(index), leaving=leaving, actions=tuple(actions))
+
+
+def _has_head(seen: Observation, tenancy: Tenancy) -> bool:
+    """Say whether there is a cluster that something can be given back to; with its head all of it is gone."""
+    cluster = seen.shared.get(tenancy.cluster)
+    return cluster is not None and cluster.head is not None

@@ -25,9 +25,11 @@ from vllm_operator.planning.quota import NamespaceRules, read_rules
 from vllm_operator.planning.volumes import Volume, read_volume, volume_name
 from vllm_operator.reconcile.inventory import DEPLOYMENT as WORKLOAD
 from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER, Inventory
-from vllm_operator.resources import lora
+from vllm_operator.reconcile.shared import SharedCluster
+from vllm_operator.resources import endpoint_slice, lora
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner
+from vllm_operator.resources.tenancy import Tenancy, read_tenancy
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +40,7 @@ SECRET = Kind(api_version="v1", kind="Secret")
 CLAIM = Kind(api_version="v1", kind="PersistentVolumeClaim")
 VOLUME = Kind(api_version="v1", kind="PersistentVolume")
 REVISION = Kind(api_version="apps/v1", kind="ControllerRevision")
+ENDPOINT_SLICE = Kind(api_version=endpoint_slice.API_VERSION, kind=endpoint_slice.KIND)
 QUOTA = Kind(api_version="v1", kind="ResourceQuota")
 LIMIT_RANGE = Kind(api_version="v1", kind="LimitRange")
 
@@ -70,6 +73,12 @@ class Observation:
         What the user must mend before anything is made.
     requests
         In flight, by RayCluster or Deployment, of the engines that were asked.
+    holdings
+        ConfigMaps of what engines hold of shared RayClusters, by name.
+    slices
+        EndpointSlices of these engines, by name.
+    shared
+        The RayClusters that others made and that engines run on, or are to run on.
     """
 
     body: Mapping[str, Any]
@@ -89,11 +98,20 @@ class Observation:
     rules: NamespaceRules = field(default_factory=NamespaceRules)
     deployments: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     requests: Mapping[str, int] = field(default_factory=dict)
+    holdings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    slices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    shared: Mapping[str, SharedCluster] = field(default_factory=dict)
+
+    @property
+    def tenancies(self) -> Mapping[str, Tenancy]:
+        """What engines hold of shared RayClusters, by ConfigMap."""
+        read = ((name, read_tenancy(body)) for name, body in self.holdings.items())
+        return {name: tenancy for name, tenancy in read if tenancy}
 
     @property
     def workloads(self) -> Mapping[str, Mapping[str, Any]]:
         """What holds the pods of engines, by name."""
-        return {**(self.clusters or {}), **self.deployments}
+        return {**(self.clusters or {}), **self.deployments, **self.holdings}
 
     @property
     def is_deleted(self) -> bool:
@@ -143,6 +161,7 @@ class Observer:
         revisions = self._ours(await self._api.list(REVISION, owner.namespace, tags), owner)
         maps = self._ours(await self._api.list(CONFIG_MAP, owner.namespace, tags), owner)
         clusters = await self._clusters(owner, tags)
+        holdings = {item["metadata"]["name"]: item for item in maps if _is_holding(item)}
         deployments = self._ours(await self._api.list(WORKLOAD, owner.namespace, tags), owner)
         service = await self._api.find(SERVICE, owner.namespace, owner.name)
         if not blocker and service and not is_ours(service, owner):
@@ -160,6 +179,8 @@ class Observer:
             pods=tuple(read_pod(item) for item in await self._api.list(POD, owner.namespace, tags)),
             reports=dict(_read_reports(maps)),
             config_maps=frozenset(item["metadata"]["name"] for item in maps),
+            holdings=holdings,
+            slices=await self._slices(owner, tags) if holdings else {},
             service=service,
             blocker=blocker,
         )
@@ -211,6 +232,10 @@ class Observer:
     def _ours(items: Iterable[dict[str, Any]], owner: Owner) -> list[dict[str, Any]]:
         return [item for item in items if is_ours(item, owner)]
 
+    async def _slices(self, owner: Owner, tags: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        found = self._ours(await self._api.list(ENDPOINT_SLICE, owner.namespace, tags), owner)
+        return {item["metadata"]["name"]: item for item in found}
+
     async def _clusters(self, owner: Owner, tags: Mapping[str, str]) -> dict[str, dict[str, Any]] | None:
         try:
             found = await self._api.list(RAY_CLUSTER, owner.namespace, tags)
@@ -235,11 +260,17 @@ class Observer:
         return None
 
 
+def _is_holding(body: Mapping[str, Any]) -> bool:
+    return identity.LABEL_RAY_CLUSTER in body["metadata"]["labels"] and read_tenancy(body) is not None
+
+
 def _references(spec: VLLMDeploymentSpec) -> list[tuple[Kind, str, str, str]]:
     """Give what the spec refers to and cannot do without: kind, name, key, field."""
     found: list[tuple[Kind, str, str, str]] = []
     if token := spec.model.hf_token_secret:
         found.append((SECRET, token.name, token.key, "spec.model.hfTokenSecret"))
+    if secret := spec.ray_cluster_ref and spec.ray_cluster_ref.auth_secret:
+        found.append((SECRET, secret.name, secret.key, "spec.rayClusterRef.authSecret"))
     if key := spec.api_key_secret:
         found.append((SECRET, key.name, key.key, "spec.apiKeySecret"))
     if claim := locate(spec.model).claim:

@@ -9,13 +9,16 @@ import base64
 import datetime
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from vllm_bootstrap import contract
 from vllm_operator.clients.kubernetes import KubernetesClient, NotFoundError
-from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead
+from vllm_operator.clients.ray import Job, PlacementGroup, RayClient, RayError, RayHead, RayNode
 from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
+from vllm_operator.lifecycle.actions import Release
 from vllm_operator.lifecycle.engine import EngineView, JobView, RayView
 from vllm_operator.reconcile.observe import SECRET
+from vllm_operator.resources.tenancy import Auth
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ class RaySide:
             return None
         try:
             token = await self.token(namespace, secret, "control_token")
-            return (await self._supervisors.look(view.lead.ip, token)).report
+            return (await self._supervisors.look(view.lead.ip, token, view.cluster.ports["supervisor"])).report
         except (NotFoundError, SupervisorError) as error:
             log.warning("%s/%s: the report of %s is lost: %s", namespace, view.cluster.name, view.name, error)
             return None
@@ -65,7 +68,7 @@ class RaySide:
         if not view.head:
             return RayView(error="there is no head pod")
         try:
-            head = RayHead(ip=view.head.ip, token=await self.token(namespace, secret))
+            head = await self._head(namespace, view.head.ip, secret, _auth(view))
             session = await self._ray.session_name(head)
             nodes = await self._ray.gpu_nodes(head)
             job = await self._ray.job(head, job_id(session))
@@ -73,6 +76,10 @@ class RaySide:
             return RayView(error=f"its token cannot be read: {error}")
         except RayError as error:
             return RayView(error=str(error))
+        if tenancy := view.cluster.tenancy:
+            # The other nodes of a shared cluster are no concern of this engine, and of its pods it has some GPUs.
+            held = {pod.ip: tenancy.gpus[pod.name] for pod in view.gpu_pods}
+            nodes = tuple(replace(node, gpus=held[node.address]) for node in nodes if node.address in held)
         gpus = tuple((node.id, node.gpus) for node in nodes)
         return RayView(session=session, gpus=gpus, job=_job_view(job) if job else None)
 
@@ -89,7 +96,7 @@ class RaySide:
         taken = told.session and told.job == job_id(told.session)
         return RayView(session=told.session, job=JobView(status="RUNNING") if taken else None)
 
-    async def drain(self, namespace: str, ip: str, secret: str, seconds: float) -> None:
+    async def drain(self, namespace: str, ip: str, secret: str, seconds: float, port: int) -> None:
         """Ask a supervisor to let its engine finish what it answers, and to end it then.
 
         Raises
@@ -97,9 +104,11 @@ class RaySide:
         SupervisorError
             There is no answer, or it is refused.
         """
-        await self._supervisors.drain(ip, await self._control_token(namespace, secret), seconds)
+        await self._supervisors.drain(ip, await self._control_token(namespace, secret), seconds, port)
 
-    async def adapt(self, namespace: str, ip: str, secret: str, adapters: tuple[contract.Adapter, ...]) -> None:
+    async def adapt(
+        self, namespace: str, ip: str, secret: str, adapters: tuple[contract.Adapter, ...], port: int
+    ) -> None:
         """Tell a supervisor which LoRA adapters its engine is to serve.
 
         Raises
@@ -107,7 +116,7 @@ class RaySide:
         SupervisorError
             There is no answer, or it is refused.
         """
-        await self._supervisors.adapt(ip, await self._control_token(namespace, secret), adapters)
+        await self._supervisors.adapt(ip, await self._control_token(namespace, secret), adapters, port)
 
     async def _control_token(self, namespace: str, secret: str) -> str:
         try:
@@ -115,7 +124,48 @@ class RaySide:
         except NotFoundError as error:
             raise SupervisorError(f"its token cannot be read: {error}") from error
 
-    async def submit(self, plan: contract.EnginePlan, ip: str, secret: str) -> str:
+    async def look_at_release(self, namespace: str, ip: str, auth: Auth, job_id: Callable[[str], str]) -> RayView:
+        """Ask a shared cluster's head how the release of what an engine holds there goes."""
+        try:
+            head = await self._head(namespace, ip, "", auth)
+            session = await self._ray.session_name(head)
+            job = await self._ray.job(head, job_id(session))
+        except (NotFoundError, RayError) as error:
+            return RayView(error=str(error))
+        return RayView(session=session, job=_job_view(job) if job else None)
+
+    async def release(self, namespace: str, action: Release) -> None:
+        """Submit the job that frees what engines hold of a shared cluster.
+
+        Raises
+        ------
+        RayError
+            There is no answer, or it is refused.
+        """
+        head = await self._head(namespace, action.ip, "", action.auth)
+        await self._ray.release(head, action.plan, action.job_id)
+
+    async def members(
+        self, namespace: str, ip: str, auth: Auth
+    ) -> tuple[tuple[RayNode, ...], tuple[PlacementGroup, ...]]:
+        """Give the nodes with GPUs and the placement groups of a shared cluster.
+
+        Raises
+        ------
+        RayError
+            There is no answer, or the token is not the right one.
+        """
+        head = await self._head(namespace, ip, "", auth)
+        return await self._ray.gpu_nodes(head), await self._ray.placement_groups(head)
+
+    async def _head(self, namespace: str, ip: str, secret: str, auth: Auth | None) -> RayHead:
+        """Give a head with its token: the engine's own, or that of a shared cluster, which may have none."""
+        if auth is None:
+            return RayHead(ip=ip, token=await self.token(namespace, secret))
+        token = await self.token(namespace, auth.name, auth.key) if auth.name else ""
+        return RayHead(ip=ip, token=token.strip())
+
+    async def submit(self, plan: contract.EnginePlan, ip: str, secret: str, auth: Auth | None = None) -> str:
         """Bring a plan to what takes it, as a bootstrap job where there is Ray.
 
         Raises
@@ -126,8 +176,12 @@ class RaySide:
         if plan.executor != "ray":
             token = await self.token(plan.namespace, secret, "control_token")
             return await self._supervisors.start(ip, token, plan)
-        head = RayHead(ip=ip, token=await self.token(plan.namespace, secret))
+        head = await self._head(plan.namespace, ip, secret, auth)
         return await self._ray.submit(head, plan)
+
+
+def _auth(view: EngineView) -> Auth | None:
+    return view.cluster.tenancy.auth if view.cluster.tenancy else None
 
 
 def _job_view(job: Job) -> JobView:

@@ -19,12 +19,15 @@ from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.decide import Decision, decide, plan_of
 from vllm_operator.reconcile.finalizer import finalizers, is_overdue, is_waited_for, keeps_finalizer
 from vllm_operator.reconcile.hub_side import HubSide
-from vllm_operator.reconcile.intent import Engine, Intent, Settings, intend, may_be_planned, needs_inventory
+from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, intend, may_be_planned, needs_inventory
 from vllm_operator.reconcile.inventory import InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observation, Observer
 from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.reconcile.seats import whom_to_ask
+from vllm_operator.reconcile.shared import release_id
+from vllm_operator.reconcile.shared_side import SharedSide
 from vllm_operator.reconcile.status import dump, new_status
+from vllm_operator.reconcile.tenancies import release_seed
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,7 @@ class Reconciler:
         self._inventory = inventory
         self._hub = hub
         self._ray_side = ray_side
+        self._shared = SharedSide(api, ray_side)
         self._actor = actor
         self._settings = settings
         self._now = now
@@ -107,6 +111,7 @@ class Reconciler:
         # One at a time, from the look at the nodes to the last object made: two must not be promised the same GPUs.
         async with self._placing:
             seen = replace(seen, inventory=await self._inventory.look())
+            seen = await self._shared.look(seen, ask=True)
             intent = intend(seen, self._settings, self._now())
             if intent.missing:
                 return await self._bring(key, seen, intent)
@@ -141,13 +146,17 @@ class Reconciler:
             *(self._ray_side.requests(seen.owner.namespace, item.ip, item.names.secret) for item in asked)
         )
         found = zip((item.names.ray_cluster for item in asked), told, strict=True)
-        return replace(seen, requests={name: requests for name, requests in found if requests is not None})
+        requests = {name: count for name, count in found if count is not None}
+        return await self._shared.look(replace(seen, requests=requests))
 
     async def _bring(self, key: Key, seen: Observation, intent: Intent) -> float:
         if told := await self._recall(intent, seen):
             seen = replace(seen, reports={**seen.reports, **told})
             intent = intend(seen, self._settings, self._now())
         rays = {name: await self._ask_ray(engine, seen) for name, engine in intent.engines.items() if engine.asks_ray}
+        rays |= {
+            name: await self._ask_release(item, seen) for name, item in intent.leaving.items() if item.leave.release
+        }
         decision = decide(seen, intent, rays, self._settings, self._now())
         self._note(key, decision)
         try:
@@ -189,6 +198,16 @@ class Reconciler:
         return await self._ray_side.look(
             engine.view, namespace=seen.owner.namespace, secret=engine.names.secret, job_id=job_id
         )
+
+    async def _ask_release(self, leaving: Leaving, seen: Observation) -> RayView:
+        tenancy, head = leaving.view.cluster.tenancy, leaving.view.head
+        if not tenancy or not head:
+            return RayView(error="there is no head pod")
+
+        def job_id(session: str) -> str:
+            return release_id(release_seed(leaving), session)
+
+        return await self._ray_side.look_at_release(seen.owner.namespace, head.ip, tenancy.auth, job_id)
 
     def _note(self, key: Key, decision: Decision) -> None:
         if decision.waits_for_gpus:

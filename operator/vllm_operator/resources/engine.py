@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_operator.api.spec import VLLMConfig, VLLMDeploymentSpec
+from vllm_operator.api.spec import EnvFromSource, VLLMConfig, VLLMDeploymentSpec
 from vllm_operator.planning.shapes import Shape
 from vllm_operator.resources import lora
+from vllm_operator.resources.access import CONTROL_TOKEN_KEY
 from vllm_operator.resources.model import hub_part, locate
 from vllm_operator.resources.names import EngineNames, Owner
 from vllm_operator.resources.pod import environment_files
+from vllm_operator.resources.tenancy import Tenancy, auth_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,50 @@ def engine_part(
         **({"hub": hub} if (hub := hub_part(spec.model, pod or {})) else {}),
         **({"hubToken": True} if spec.model.hf_token_secret else {}),
         **({"lora": True} if spec.lora is not None else {}),
+        **(_shared_part(spec, shape) if spec.ray_cluster_ref else {}),
     }
+
+
+def _shared_part(spec: VLLMDeploymentSpec, shape: Shape) -> dict[str, Any]:
+    """Render what only an engine on a shared RayCluster is told: what it reads itself, as nothing is mounted for it."""
+    reference = spec.ray_cluster_ref
+    assert reference is not None  # noqa: S101 - the caller looked
+    return {
+        "rayCluster": {"name": reference.name, "authSecret": asdict(auth_of(reference))},
+        "nodeSelector": dict(shape.node_selector),
+        "references": asdict(references(spec)),
+    }
+
+
+def references(spec: VLLMDeploymentSpec) -> contract.References:
+    """Give the Secrets and ConfigMaps that an engine on a shared RayCluster reads itself, the control token apart."""
+    key = spec.api_key_secret
+    environment: dict[str, contract.Reference] = {}
+    for variable in spec.env:
+        if source := variable.value_from:
+            found = source.secret_key_ref or source.config_map_key_ref
+            assert found is not None  # noqa: S101 - one of the two is there
+            kind = "Secret" if source.secret_key_ref else "ConfigMap"
+            environment[variable.name] = contract.Reference(
+                kind=kind, name=found.name, key=found.key, optional=found.optional
+            )
+    return contract.References(
+        api_key=contract.Reference(kind="Secret", name=key.name, key=key.key) if key else contract.Reference(),
+        environment=environment,
+        sources=tuple(_source(item) for item in spec.env_from),
+    )
+
+
+def _source(item: EnvFromSource) -> contract.Reference:
+    found = item.secret_ref or item.config_map_ref
+    assert found is not None  # noqa: S101 - one of the two is there
+    kind = "Secret" if item.secret_ref else "ConfigMap"
+    return contract.Reference(kind=kind, name=found.name, optional=found.optional, prefix=item.prefix)
+
+
+def read_references(part: Mapping[str, Any]) -> contract.References:
+    """Read the references of a revision's engine part."""
+    return contract.loads(contract.References, json.dumps(part.get("references", {})))
 
 
 def arguments(spec: VLLMDeploymentSpec, shape: Shape) -> list[str]:
@@ -139,4 +185,31 @@ def engine_plan(
             for index, prefix in enumerate(part["environmentPrefixes"])
         ),
         deadlines=deadlines,
+    )
+
+
+HEARTBEAT_SECONDS = 10.0
+"""Of an engine that no probe of ours asks; each is a write of its report, and a round of the operator."""
+
+
+def shared_plan(
+    plan: contract.EnginePlan,
+    tenancy: Tenancy,
+    seats: Sequence[contract.Seat],
+    *,
+    names: EngineNames,
+    part: Mapping[str, Any],
+) -> contract.EnginePlan:
+    """Complete the plan of an engine on a shared RayCluster: its seats and ports, and what it reads itself."""
+    control = contract.Reference(kind="Secret", name=names.secret, key=CONTROL_TOKEN_KEY)
+    return replace(
+        plan,
+        seats=tuple(seats),
+        http_port=tenancy.http_port,
+        supervisor_port=tenancy.supervisor_port,
+        references=replace(read_references(part), control_token=control),
+        api_key_file="",
+        environment_files=(),
+        environment_sources=(),
+        heartbeat=HEARTBEAT_SECONDS,
     )

@@ -45,11 +45,14 @@ class EngineNames:
         Position of the engine, as text: a revision's rendering has a placeholder here.
     domain
         Value of ``placement.topologyKey`` that the engine is bound to when it is made.
+    stem
+        On a shared RayCluster: what its names in Ray begin with, unique among the deployments of all times.
     """
 
     index: str
     ray_cluster: str
     domain: str = ""
+    stem: str = ""
 
     @classmethod
     def of(cls, owner: Owner, index: int, pods_hash: str) -> EngineNames:
@@ -100,12 +103,17 @@ class EngineNames:
     @property
     def placement_group(self) -> str:
         """Detached placement group in Ray."""
-        return f"{self.ray_cluster}-dp0"
+        return f"{self.stem or self.ray_cluster}-dp0"
 
     @property
     def supervisor(self) -> str:
         """Supervisor actor in Ray."""
-        return f"{self.ray_cluster}-supervisor"
+        return f"{self.stem or self.ray_cluster}-supervisor"
+
+    @property
+    def endpoint_slice(self) -> str:
+        """EndpointSlice of an engine on a shared RayCluster."""
+        return self.ray_cluster
 
 
 def engine_name(index: int | str) -> str:

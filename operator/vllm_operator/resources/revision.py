@@ -18,7 +18,7 @@ from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.resources.model import locate
 from vllm_operator.resources.names import Owner, labels, metadata
 
-_POD_FIELDS = ("image", "placement", "pod", "rayHead", "accelerators", "apiKeySecret")
+_POD_FIELDS = ("image", "placement", "pod", "rayHead", "accelerators", "apiKeySecret", "rayClusterRef")
 _BOTH_FIELDS = ("parallelism", "distributedExecutorBackend")
 _ENGINE_FIELDS = ("vllmConfig",)
 
@@ -50,8 +50,13 @@ class Revision:
 
     @property
     def with_ray(self) -> bool:
-        """Whether its engines are RayClusters; else they are Deployments of one pod."""
+        """Whether its engines run on Ray; else they are Deployments of one pod."""
         return bool(self.engine.get("executor", "ray") == "ray")
+
+    @property
+    def shared_cluster(self) -> str:
+        """Name of the RayCluster that its engines share with others; empty where each has its own."""
+        return str(self.engine.get("rayCluster", {}).get("name", ""))
 
     @property
     def name(self) -> str:

@@ -9,15 +9,21 @@ from vllm_operator.api import identity
 from vllm_operator.resources.names import Owner, labels, metadata
 
 
-def service(owner: Owner) -> dict[str, Any]:
-    """Build the Service named like the CR."""
+def service(owner: Owner, *, selects: bool = True) -> dict[str, Any]:
+    """Build the Service named like the CR.
+
+    Parameters
+    ----------
+    selects
+        Whether it selects lead pods; otherwise the operator writes its EndpointSlices.
+    """
     return {
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": metadata(owner, owner.name, labels(owner)),
         "spec": {
             "type": "ClusterIP",
-            "selector": identity.lead_selector(owner.name),
+            **({"selector": identity.lead_selector(owner.name)} if selects else {}),
             "ports": [
                 {"name": "http", "port": contract.HTTP_PORT, "targetPort": contract.HTTP_PORT, "protocol": "TCP"}
             ],

@@ -63,6 +63,8 @@ _ONE_SOURCE = "exactly one of secretKeyRef and configMapKeyRef"
 _ONE_REF = "exactly one of secretRef and configMapRef"
 _SECRET_KEY = {"secretKeyRef": {"name": "s", "key": "k"}}
 _CONFIG_MAP_KEY = {"configMapKeyRef": {"name": "c", "key": "k"}}
+_POOL = {"name": "pool"}
+_SHARED_PODS = "rayClusterRef uses pods that are there"
 _DEEP: Object = {}
 for _ in range(100):
     _DEEP = {"a": _DEEP}
@@ -70,6 +72,8 @@ _URI = "spec.model.uri in body should match"
 _PATTERN = "should match pattern"
 
 ACCEPTED = (
+    Case("shared cluster", {"rayClusterRef": _POOL, "distributedExecutorBackend": "ray"}),
+    Case("shared cluster with a token", {"rayClusterRef": {**_POOL, "authSecret": {"name": "t", "key": "k"}}}),
     Case("only a model", {}),
     Case("hub model", {"model": {"uri": "hf://org/name", "revision": "v1", "cache": {"persistentVolumeClaim": "c"}}}),
     Case("hub model without an organisation", {"model": {"uri": "hf://gpt2"}}),
@@ -199,6 +203,41 @@ REFUSED = (
         {"distributedExecutorBackend": "uni", "parallelism": {"pipeline": 2}},
         "uni has one rank",
         "uni has one rank",
+    ),
+    *(
+        Case(f"shared cluster and {name}", {"rayClusterRef": _POOL, **more}, _SHARED_PODS, _SHARED_PODS)
+        for name, more in {
+            "pod": {"pod": {"shmSize": "1Gi"}},
+            "empty pod": {"pod": {}},
+            "image": {"image": "vllm:1"},
+            "rayHead": {"rayHead": {}},
+            "gpusPerPod": {"placement": {"gpusPerPod": 2}},
+            "topologyKey": {"placement": {"topologyKey": "zone"}},
+        }.items()
+    ),
+    *(
+        Case(
+            f"shared cluster and {executor}",
+            {"rayClusterRef": _POOL, "distributedExecutorBackend": executor},
+            "must be auto or ray",
+            "must be auto or ray",
+        )
+        for executor in ("mp", "uni")
+    ),
+    *(
+        Case(
+            f"shared cluster and {name}", {"rayClusterRef": _POOL, "model": model}, "must be file://", "must be file://"
+        )
+        for name, model in {
+            "claim": {"uri": "pvc://claim/model"},
+            "hub": {"uri": "hf://org/name"},
+        }.items()
+    ),
+    Case(
+        "shared cluster without a name",
+        {"rayClusterRef": {"name": ""}},
+        "should be at least 1 chars long",
+        "at least 1 character",
     ),
     Case(
         "executor of no kind",

@@ -107,6 +107,7 @@ def test_defaults(schema: Schema) -> None:
     defaults = {path: node["default"] for path, node in nodes(spec) if "default" in node}
     assert defaults == {
         ".model.hfTokenSecret.key": "token",
+        ".rayClusterRef.authSecret.key": "auth_token",
         ".image": "",
         ".replicas": 1,
         ".distributedExecutorBackend": "auto",

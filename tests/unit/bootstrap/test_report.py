@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from vllm_bootstrap import api_server as server_of_pods
 from vllm_bootstrap import contract, report
+from vllm_bootstrap.api_server import ApiServer
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import EngineReport, Phase, ReportTarget
 from vllm_bootstrap.report import ConfigMapSink, FolderSink, NoSink, ReportWriter, choose_sink, trim
@@ -128,13 +130,13 @@ def api_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     monkeypatch.setattr(ssl, "create_default_context", lambda cafile: None)
     monkeypatch.setattr(
-        report.http.client,
+        server_of_pods.http.client,
         "HTTPSConnection",
-        lambda host, port, timeout, context: report.http.client.HTTPConnection(host, port),
+        lambda host, port, timeout, context: server_of_pods.http.client.HTTPConnection(host, port),
     )
     (tmp_path / "token").write_text("first\n")
     (tmp_path / "ca.crt").write_text("")
-    yield ConfigMapSink(TARGET, host="127.0.0.1", port=server.server_port, account=tmp_path), asked, answers
+    yield ConfigMapSink(TARGET, ApiServer(host="127.0.0.1", port=server.server_port, account=tmp_path)), asked, answers
     server.shutdown()
     server.server_close()
 

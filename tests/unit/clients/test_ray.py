@@ -19,7 +19,16 @@ from tests.unit.resources.test_engine import plan
 import vllm_bootstrap
 from vllm_bootstrap import contract
 from vllm_operator.clients import ray
-from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead, RayNode, bootstrap_package
+from vllm_operator.clients.ray import (
+    Job,
+    PlacementGroup,
+    RayClient,
+    RayError,
+    RayHead,
+    RayNode,
+    RayTokenError,
+    bootstrap_package,
+)
 
 HEAD = RayHead(ip="127.0.0.1", token="secret")
 
@@ -103,6 +112,36 @@ async def test_submit_uploads_the_package_and_then_submits_the_job(monkeypatch: 
             "runtime_env": {"working_dir": f"gcs://{name}"},
             "metadata": {"deployment": "models/demo", "engine": "engine-0"},
         }
+
+
+async def test_a_release_is_a_job_of_its_own_with_what_is_to_be_freed(monkeypatch: pytest.MonkeyPatch) -> None:
+    freed = contract.ReleasePlan(tenancies=(contract.Tenancy(stem="demo-12345678-engine-0", groups=("g1",)),))
+    async with connected(lambda _: said({}), monkeypatch) as (client, server):
+        await client.release(HEAD, freed, "release-1")
+        upload, submission = server.asked
+        with zipfile.ZipFile(io.BytesIO(upload.data)) as archive:
+            plan_text = archive.read(contract.PLAN_FILE).decode()
+        assert contract.loads(contract.ReleasePlan, plan_text) == freed
+        assert submission.body["entrypoint"] == "python -m vllm_bootstrap.release"
+        assert submission.body["submission_id"] == "release-1"
+
+
+async def test_placement_groups_that_are_not_removed(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [
+        {"placement_group_id": "g1", "name": "a", "state": "CREATED"},
+        {"placement_group_id": "g2", "name": None, "state": "PENDING"},
+        {"placement_group_id": "g3", "name": "c", "state": "REMOVED"},
+    ]
+    async with connected(lambda _: said(nodes(*rows)), monkeypatch) as (client, server):
+        found = await client.placement_groups(RayHead(ip="127.0.0.1", token=""))
+        assert found == (PlacementGroup(id="g1", name="a"), PlacementGroup(id="g2", name=""))
+        assert "Authorization" not in server.asked[0].headers, "a cluster without a token is asked without one"
+
+
+async def test_a_wrong_token_is_told_from_other_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected(lambda _: web.Response(status=403), monkeypatch) as (client, _):
+        with pytest.raises(RayTokenError):
+            await client.gpu_nodes(HEAD)
 
 
 async def test_a_job_that_exists_already_is_fine(monkeypatch: pytest.MonkeyPatch) -> None:

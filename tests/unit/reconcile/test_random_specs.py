@@ -72,6 +72,8 @@ def admitted(body: Any) -> VLLMDeploymentSpec | None:
 
 def verdict(spec: VLLMDeploymentSpec, objects: list[dict[str, Any]]) -> str:
     """Plan; gives the reason of the condition that is to be expected, empty for a plan."""
+    if spec.ray_cluster_ref:
+        return "RayClusterNotFound"  # none is in this world
     try:
         rules, nodes = node_rules(spec, DEFAULTS), read_inventory({"items": objects})
         needs, bare = (host_needs(spec, DEFAULTS, with_ray=with_ray) for with_ray in (True, False))

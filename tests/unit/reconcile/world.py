@@ -23,7 +23,7 @@ from vllm_operator.clients.kubernetes import (
     NotFoundError,
     kind_of,
 )
-from vllm_operator.clients.ray import Job, RayClient, RayError, RayHead, RayNode
+from vllm_operator.clients.ray import Job, PlacementGroup, RayClient, RayError, RayHead, RayNode
 from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError, SupervisorView
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.reconcile.act import Actor
@@ -156,13 +156,15 @@ class FakeRay:
         self.nodes: tuple[RayNode, ...] = ()
         self.jobs: dict[str, Job] = {}
         self.plans: list[contract.EnginePlan] = []
+        self.groups: tuple[PlacementGroup, ...] = ()
+        self.releases: list[contract.ReleasePlan] = []
         self.tokens: set[str] = set()
-        self.error = ""
+        self.error: RayError | str = ""
 
     def _answer(self, head: RayHead) -> None:
         self.tokens.add(head.token)
         if self.error:
-            raise RayError(self.error)
+            raise self.error if isinstance(self.error, RayError) else RayError(self.error)
 
     async def session_name(self, head: RayHead) -> str:
         self._answer(head)
@@ -171,6 +173,16 @@ class FakeRay:
     async def gpu_nodes(self, head: RayHead) -> tuple[RayNode, ...]:
         self._answer(head)
         return self.nodes
+
+    async def placement_groups(self, head: RayHead) -> tuple[PlacementGroup, ...]:
+        self._answer(head)
+        return self.groups
+
+    async def release(self, head: RayHead, plan: contract.ReleasePlan, job_id: str) -> None:
+        self._answer(head)
+        if job_id not in self.jobs:
+            self.releases.append(plan)
+            self.jobs[job_id] = Job(status="RUNNING", message="")
 
     async def job(self, head: RayHead, job_id: str) -> Job | None:
         self._answer(head)
@@ -203,19 +215,19 @@ class FakeSupervisors:
         self.adapted: list[tuple[contract.Adapter, ...]] = []
         self.deaf = False
 
-    async def drain(self, ip: str, token: str, seconds: float) -> None:
+    async def drain(self, ip: str, token: str, seconds: float, port: int = contract.SUPERVISOR_PORT) -> None:
         self.tokens.add(token)
         if self.deaf:
             raise SupervisorError(f"http://{ip}:8001/drain: refused")
         self.drains.append((ip, seconds))
 
-    async def adapt(self, ip: str, token: str, adapters: tuple[contract.Adapter, ...]) -> None:
+    async def adapt(self, ip: str, token: str, adapters: tuple[contract.Adapter, ...], port: int = 0) -> None:
         self.tokens.add(token)
         if self.deaf:
             raise SupervisorError(f"http://{ip}:8001/adapters: refused")
         self.adapted.append(adapters)
 
-    async def look(self, ip: str, token: str) -> SupervisorView:
+    async def look(self, ip: str, token: str, port: int = contract.SUPERVISOR_PORT) -> SupervisorView:
         self.tokens.add(token)
         if ip not in self.reports and ip not in self.requests and not self.session:
             raise SupervisorError(f"http://{ip}:8001/status: refused")

@@ -76,5 +76,5 @@ def test_objects_beside_the_ray_cluster() -> None:
         access.report_config_map(owner, names),
         access.service_account(owner, names),
         access.report_role(owner, names),
-        access.report_role_binding(owner, names, account=names.service_account),
+        access.report_role_binding(owner, names, accounts=[names.service_account]),
     )
