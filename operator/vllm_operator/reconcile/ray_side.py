@@ -47,10 +47,10 @@ class RaySide:
             log.warning("%s/%s: the report of %s is lost: %s", namespace, view.cluster.name, view.name, error)
             return None
 
-    async def requests(self, namespace: str, ip: str, secret: str) -> int | None:
+    async def requests(self, namespace: str, ip: str, secret: str, port: int) -> int | None:
         """Ask a supervisor how many requests are in flight; ``None`` when it cannot say."""
         try:
-            return (await self._supervisors.look(ip, await self._control_token(namespace, secret))).requests
+            return (await self._supervisors.look(ip, await self._control_token(namespace, secret), port)).requests
         except SupervisorError as error:
             log.warning("%s: the requests of the engine at %s are not known: %s", namespace, ip, error)
             return None

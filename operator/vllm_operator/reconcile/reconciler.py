@@ -139,15 +139,14 @@ class Reconciler:
 
     async def _look(self, body: Mapping[str, Any]) -> Observation:
         """Look at a deployment, and ask its engines what they do where that decides which of them go."""
-        seen = await self._observer.look(body)
+        seen = await self._shared.look(await self._observer.look(body))
         asked = whom_to_ask(seen)
         # At the same time: one that does not answer takes seconds.
         told = await asyncio.gather(
-            *(self._ray_side.requests(seen.owner.namespace, item.ip, item.names.secret) for item in asked)
+            *(self._ray_side.requests(seen.owner.namespace, item.ip, item.names.secret, item.port) for item in asked)
         )
         found = zip((item.names.ray_cluster for item in asked), told, strict=True)
-        requests = {name: count for name, count in found if count is not None}
-        return await self._shared.look(replace(seen, requests=requests))
+        return replace(seen, requests={name: count for name, count in found if count is not None})
 
     async def _bring(self, key: Key, seen: Observation, intent: Intent) -> float:
         if told := await self._recall(intent, seen):

@@ -310,6 +310,18 @@ async def test_what_is_wrong_with_the_cluster_is_said_and_nothing_half_made(
     assert [line for line in written if not line.startswith("status")] == []
 
 
+async def test_scaled_down_the_one_with_the_fewest_requests_goes_though_all_are_in_one_pod() -> None:
+    world = Shared({"replicas": 3})
+    await world.serving()
+    for name, tenancy in world.tenancies.items():
+        index = int(name.split("-")[1])
+        world.supervisors.requests["10.0.1.0", tenancy.supervisor_port] = (4, 0, 7)[index]
+    world.change(replicas=2)
+    await world.round()
+    states = {name: entry["state"] for name, entry in world.engines.items()}
+    assert states == {"engine-0": "Serving", "engine-1": "Draining", "engine-2": "Serving"}
+
+
 async def test_scaled_down_it_drains_and_gives_its_groups_back_before_it_is_removed() -> None:
     world = Shared()
     await world.serving()

@@ -211,7 +211,7 @@ class FakeSupervisors:
         self.job = ""
         self.plans: list[contract.EnginePlan] = []
         self.drains: list[tuple[str, float]] = []
-        self.requests: dict[str, int] = {}
+        self.requests: dict[str | tuple[str, int], int] = {}
         self.adapted: list[tuple[contract.Adapter, ...]] = []
         self.deaf = False
 
@@ -229,11 +229,10 @@ class FakeSupervisors:
 
     async def look(self, ip: str, token: str, port: int = contract.SUPERVISOR_PORT) -> SupervisorView:
         self.tokens.add(token)
-        if ip not in self.reports and ip not in self.requests and not self.session:
-            raise SupervisorError(f"http://{ip}:8001/status: refused")
-        return SupervisorView(
-            report=self.reports.get(ip), session=self.session, job=self.job, requests=self.requests.get(ip)
-        )
+        requests = self.requests.get((ip, port), self.requests.get(ip))
+        if ip not in self.reports and requests is None and not self.session:
+            raise SupervisorError(f"http://{ip}:{port}/status: refused")
+        return SupervisorView(report=self.reports.get(ip), session=self.session, job=self.job, requests=requests)
 
     async def start(self, ip: str, token: str, plan: contract.EnginePlan) -> str:
         self.tokens.add(token)
