@@ -18,16 +18,24 @@ from unittest import mock
 
 import ray
 from vllm.distributed import parallel_state
+from vllm.distributed.device_communicators.shm_broadcast import SpinCondition
 from vllm.model_executor.model_loader import base_loader
 from vllm.v1.worker.cpu_worker import CPUWorker
 
 DUMP_VARIABLE = "VLLM_CPU_RAY_RANK_DUMP"
+SPIN_SECONDS = 0.002
+"""vLLM's ranks spin for a second after each step: with a request now and then, for ever."""
 
 
 class ReportingWorker(CPUWorker):
     """vLLM's CPU worker; with ``VLLM_CPU_RAY_RANK_DUMP=<dir>`` it writes ``<dir>/rank-<rank>.json``."""
 
     weight_bytes = 0
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        # Before the rank's queues are made.  A test bed has more ranks than cores: one that spins holds up all others.
+        SpinCondition.__init__.__defaults__ = (SPIN_SECONDS,)
+        super().__init__(*args, **options)
 
     def load_model(self, **options: Any) -> None:
         """Load as ever, and count the weights meanwhile."""
