@@ -33,9 +33,12 @@ from vllm_operator.lifecycle.adapters import AdapterStep, compare, reported_adap
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, own_report, step
 from vllm_operator.reconcile.compare import contains
-from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, remove_engine
+from vllm_operator.reconcile.departing import remove_engine
+from vllm_operator.reconcile.indices import engine_indices
+from vllm_operator.reconcile.intent import Intent
 from vllm_operator.reconcile.observe import Observation
-from vllm_operator.reconcile.seats import engine_indices
+from vllm_operator.reconcile.seat import Engine, Leaving
+from vllm_operator.reconcile.settings import Settings
 from vllm_operator.reconcile.tenancies import (
     collections,
     create_tenant,

@@ -19,11 +19,13 @@ from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.decide import Decision, decide, plan_of
 from vllm_operator.reconcile.finalizer import finalizers, is_overdue, is_waited_for, keeps_finalizer
 from vllm_operator.reconcile.hub_side import HubSide
-from vllm_operator.reconcile.intent import Engine, Intent, Leaving, Settings, intend, may_be_planned, needs_inventory
+from vllm_operator.reconcile.indices import whom_to_ask
+from vllm_operator.reconcile.intent import Intent, intend, may_be_planned, needs_inventory
 from vllm_operator.reconcile.inventory import InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observation, Observer
 from vllm_operator.reconcile.ray_side import RaySide
-from vllm_operator.reconcile.seats import whom_to_ask
+from vllm_operator.reconcile.seat import Engine, Leaving
+from vllm_operator.reconcile.settings import Settings
 from vllm_operator.reconcile.shared import release_id
 from vllm_operator.reconcile.shared_side import SharedSide
 from vllm_operator.reconcile.status import dump, new_status

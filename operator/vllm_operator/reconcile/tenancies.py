@@ -9,8 +9,10 @@ from vllm_bootstrap import contract
 from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Release
 from vllm_operator.lifecycle.engine import EngineView, RayView
 from vllm_operator.reconcile.compare import contains
-from vllm_operator.reconcile.intent import Intent, Leaving, remove_engine
+from vllm_operator.reconcile.departing import remove_engine
+from vllm_operator.reconcile.intent import Intent
 from vllm_operator.reconcile.observe import Observation
+from vllm_operator.reconcile.seat import Leaving
 from vllm_operator.reconcile.shared import orphans, release_id, stale_in
 from vllm_operator.resources import access
 from vllm_operator.resources.endpoint_slice import API_VERSION as SLICE_VERSION

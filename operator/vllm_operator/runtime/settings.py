@@ -14,7 +14,7 @@ from vllm_bootstrap.contract import Deadlines
 from vllm_operator.clients.address import hub_url
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.planning.catalogue import BUILT_IN, Accelerator, Catalogue, Interconnect
-from vllm_operator.reconcile.intent import Settings
+from vllm_operator.reconcile.settings import Settings
 from vllm_operator.resources.defaults import RuntimeDefaults
 
 

@@ -28,12 +28,12 @@ from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError, 
 from vllm_operator.lifecycle.recovery import Recovery
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.hub_side import HubSide
-from vllm_operator.reconcile.intent import Settings
 from vllm_operator.reconcile.inventory import DEPLOYMENT as WORKLOAD
 from vllm_operator.reconcile.inventory import RAY_CLUSTER, InventoryReader
 from vllm_operator.reconcile.observe import DEPLOYMENT, Observer
 from vllm_operator.reconcile.ray_side import RaySide
 from vllm_operator.reconcile.reconciler import Key, Reconciler
+from vllm_operator.reconcile.settings import Settings
 
 Object = dict[str, Any]
 KEY = Key("models", "demo")
