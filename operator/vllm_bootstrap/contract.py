@@ -57,8 +57,8 @@ REPORT_KEY = "report.json"
 PLAN_FILE = "plan.json"
 """Name of the engine plan inside the package that goes to Ray (beside the folder ``vllm_bootstrap``)."""
 
-JOB_ENTRYPOINT = "python -m vllm_bootstrap.job"
-RELEASE_ENTRYPOINT = "python -m vllm_bootstrap.release"
+JOB_ENTRYPOINT = "python -m vllm_bootstrap.entrypoints.job"
+RELEASE_ENTRYPOINT = "python -m vllm_bootstrap.entrypoints.release"
 
 RESERVED_ENVIRONMENT = frozenset(
     {

@@ -1,4 +1,8 @@
-"""From the archive in a ConfigMap to a folder: guard, launcher and what vLLM spawns are started from files."""
+"""From the archive in a ConfigMap to a folder: guard, launcher and what vLLM spawns are started from files.
+
+It stands outside the rooms because its name is in the pods' command, and so in the renderings that revisions keep: an
+engine of an old revision gets today's code with the command of its day.
+"""
 
 from __future__ import annotations
 
@@ -14,4 +18,4 @@ def main(archive: str, *arguments: str) -> None:
     with zipfile.ZipFile(archive) as package:
         package.extractall(folder)
     os.chdir(folder)
-    os.execv(sys.executable, [sys.executable, "-m", "vllm_bootstrap.standalone", *arguments])  # noqa: S606
+    os.execv(sys.executable, [sys.executable, "-m", "vllm_bootstrap.entrypoints.standalone", *arguments])  # noqa: S606

@@ -175,7 +175,7 @@ def test_the_key_is_nowhere_but_in_its_secret(engines: Deployment, on_ray: Deplo
             *("exec", "-n", NAMESPACE, engine["pod"], "-c", "vllm", "--", "sh", "-c"),
             "cat /proc/[0-9]*/cmdline /proc/[0-9]*/environ | tr '\\0' '\\n'",
         )
-        assert "vllm_bootstrap.launcher" in told
+        assert "vllm_bootstrap.entrypoints.launcher" in told
         assert KEY not in told
         assert KEY not in bed.kubectl("logs", "-n", NAMESPACE, engine["pod"], "-c", "vllm", "--tail=-1")
 

@@ -23,7 +23,7 @@ from tests.product.lora import write_adapter
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
 
-from vllm_bootstrap.gate import ADAPTERS_PATH, FLIGHT_PATH, OPEN_PATHS
+from vllm_bootstrap.launching.gate import ADAPTERS_PATH, FLIGHT_PATH, OPEN_PATHS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.usefixtures("operator")]
 

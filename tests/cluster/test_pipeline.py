@@ -167,7 +167,9 @@ for entry in os.listdir('/proc'):
 @pytest.mark.parametrize(
     ("victims", "pod"),
     [
-        pytest.param(["Supervisor", "vllm_bootstrap.launcher"], "lead", id="supervisor and launcher together"),
+        pytest.param(
+            ["Supervisor", "vllm_bootstrap.entrypoints.launcher"], "lead", id="supervisor and launcher together"
+        ),
         pytest.param(["RayWorkerProc"], "gpu1", id="a rank of the second pod"),
     ],
 )

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from vllm_bootstrap.adapter_files import BaseModel, adapter_fault
 from vllm_bootstrap.contract import (
     Adapter,
     AdapterList,
@@ -21,6 +20,7 @@ from vllm_bootstrap.contract import (
     dumps,
     loads,
 )
+from vllm_bootstrap.download.adapter_files import BaseModel, adapter_fault
 
 LOOK_SECONDS = 5.0
 """Between two looks whether a removed adapter is still used; a request that was let in is seen within that time."""

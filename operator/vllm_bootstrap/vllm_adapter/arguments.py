@@ -8,7 +8,7 @@ from typing import Any
 
 from vllm_bootstrap.contract import FailureReason
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.launch import LISTEN_HOST, LaunchOrder
+from vllm_bootstrap.launching.order import LISTEN_HOST, LaunchOrder
 
 DATA_BACKEND = "ray"
 """Data parallel ranks are Ray actors; another executor beside it would take GPUs past Ray."""

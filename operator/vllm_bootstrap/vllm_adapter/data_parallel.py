@@ -28,7 +28,7 @@ from vllm.v1.executor.ray_executor_v2 import RayExecutorV2
 
 import vllm_bootstrap
 from vllm_bootstrap.contract import RAY_NAMESPACE, FailureReason
-from vllm_bootstrap.launch import LaunchOrder
+from vllm_bootstrap.launching.order import LaunchOrder
 from vllm_bootstrap.vllm_adapter.executors import AllReplies
 
 SECRETS = "vllm_operator_secrets"

@@ -26,10 +26,10 @@ from vllm.utils.argparse_utils import FlexibleArgumentParser
 from vllm.v1.engine.async_llm import AsyncLLM
 
 from vllm_bootstrap.contract import FailureReason
-from vllm_bootstrap.environment import read_api_key
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.gate import ADAPTERS_PATH, FLIGHT_PATH, Gate
-from vllm_bootstrap.launch import EventLog, LaunchOrder, Stage
+from vllm_bootstrap.launching.environment import read_api_key
+from vllm_bootstrap.launching.gate import ADAPTERS_PATH, FLIGHT_PATH, Gate
+from vllm_bootstrap.launching.order import EventLog, LaunchOrder, Stage
 from vllm_bootstrap.vllm_adapter.adapters import Adapters
 from vllm_bootstrap.vllm_adapter.arguments import classify, own_arguments, plain, refuse_overrides
 from vllm_bootstrap.vllm_adapter.executors import executor_class

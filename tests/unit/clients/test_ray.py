@@ -107,7 +107,7 @@ async def test_submit_uploads_the_package_and_then_submits_the_job(monkeypatch: 
         assert name.endswith(".zip")
         assert (submission.method, submission.path) == ("POST", "/api/jobs/")
         assert submission.body == {
-            "entrypoint": "python -m vllm_bootstrap.job",
+            "entrypoint": "python -m vllm_bootstrap.entrypoints.job",
             "submission_id": contract.job_id(made),
             "runtime_env": {"working_dir": f"gcs://{name}"},
             "metadata": {"deployment": "models/demo", "engine": "engine-0"},
@@ -122,7 +122,7 @@ async def test_a_release_is_a_job_of_its_own_with_what_is_to_be_freed(monkeypatc
         with zipfile.ZipFile(io.BytesIO(upload.data)) as archive:
             plan_text = archive.read(contract.PLAN_FILE).decode()
         assert contract.loads(contract.ReleasePlan, plan_text) == freed
-        assert submission.body["entrypoint"] == "python -m vllm_bootstrap.release"
+        assert submission.body["entrypoint"] == "python -m vllm_bootstrap.entrypoints.release"
         assert submission.body["submission_id"] == "release-1"
 
 

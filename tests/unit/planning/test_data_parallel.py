@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.planning import models
 
-from vllm_bootstrap.seating import seat_engines
+from vllm_bootstrap.placing.seating import seat_engines
 from vllm_operator.api.spec import Strategy
 from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.choose import Candidate, Wish, choose

@@ -66,7 +66,7 @@ async def test_the_code_is_in_a_config_map() -> None:
     await world.round()
     [name] = world.api.names("Deployment")
     data = base64.b64decode(world.api.body("ConfigMap", f"{name}-code")["binaryData"]["bootstrap.zip"])
-    assert "vllm_bootstrap/standalone.py" in zipfile.ZipFile(io.BytesIO(data)).namelist()
+    assert "vllm_bootstrap/entrypoints/standalone.py" in zipfile.ZipFile(io.BytesIO(data)).namelist()
     told = repr(world.api.body("Deployment", name)["spec"])
     assert "@" not in told
     assert "RAY_" not in told
