@@ -98,11 +98,10 @@ def apply(bed: Bed, pool: RayPool) -> Iterator[Callable[[dict[str, Any]], Deploy
 
 @pytest.fixture(scope="module")
 def served(apply: Callable[[dict[str, Any]], Deployment]) -> dict[str, Deployment]:
-    """Give three models of 2, 2 and 4 GPUs, brought up one after the other."""
-    found = {}
-    for name, size in SIZES.items():
-        found[name] = apply(tenant(name, size))
-        found[name].await_ready(deadline=420)
+    """Give three models of 2, 2 and 4 GPUs, made at the same time."""
+    found = {name: apply(tenant(name, size)) for name, size in SIZES.items()}
+    for deployment in found.values():
+        deployment.await_ready(deadline=420)
     return found
 
 

@@ -56,8 +56,10 @@ def write_kubeconfig(layout: Layout, identity: str, target: Path) -> None:
 def start_api(layout: Layout) -> None:
     """Start etcd and the API server, and wait until it answers."""
     daemons = Daemons(layout)
-    daemons.start("etcd", [layout.bin / "etcd", *etcd_flags(layout)])
-    daemons.start("kube-apiserver", [layout.bin / "kube-apiserver", *apiserver_flags(layout)])
+    # On a cluster they have a machine of their own.  Here pods that start engines would hold them up for seconds, and
+    # an operator that hears nothing for ten gives up its Lease.
+    daemons.start("etcd", [layout.bin / "etcd", *etcd_flags(layout)], urgent=True)
+    daemons.start("kube-apiserver", [layout.bin / "kube-apiserver", *apiserver_flags(layout)], urgent=True)
     daemons.await_ready("kube-apiserver", "the API server to be ready", lambda: ready(layout), 90.0)
 
 

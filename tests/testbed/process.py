@@ -26,6 +26,8 @@ from .waiting import wait_for
 _LAUNCH = 'f=$1; shift; { read -r s </proc/self/stat; echo "$s" >"$f"; exec "$@"; } &'
 
 
+URGENT = -10
+
 Command = Sequence[str | Path]
 """Words of a command; paths need not be made strings."""
 
@@ -170,6 +172,13 @@ def run_logged(command: Command, log: Path, *, env: Mapping[str, str] | None = N
         raise BedError(f"{' '.join(words[:4])} ...: exit {done.returncode}", log)
 
 
+def _hasten(process: ProcessId) -> None:
+    """Let a process go before others; where the kernel groups them by session, its own niceness counts for nothing."""
+    with suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, process.pid, URGENT)
+        Path("/proc", str(process.pid), "autogroup").write_text(str(URGENT), encoding="ascii")
+
+
 class Daemons:
     """The long-running processes of one bed, by name.
 
@@ -199,8 +208,14 @@ class Daemons:
         process = self.get(name)
         return process is not None and alive(process)
 
-    def start(self, name: str, command: Command, env: Mapping[str, str] | None = None) -> None:
-        """Start a daemon in a session of its own, output in its log."""
+    def start(self, name: str, command: Command, env: Mapping[str, str] | None = None, *, urgent: bool = False) -> None:
+        """Start a daemon in a session of its own, output in its log.
+
+        Parameters
+        ----------
+        urgent
+            It goes before others where cores are short.
+        """
         if self.runs(name):
             return
         record = self._layout.pids / name
@@ -218,7 +233,9 @@ class Daemons:
                 cwd="/",
                 check=True,
             )
-        wait_for(f"{name} to be started", lambda: self.get(name), 5.0, interval=0.01)
+        process = wait_for(f"{name} to be started", lambda: self.get(name), 5.0, interval=0.01)
+        if urgent and process:
+            _hasten(process)
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         # Not the caller's whole environment: a proxy in it would be asked for the addresses of the bridge.

@@ -94,6 +94,16 @@ class RayClient:
         RayError
             No answer.
         """
+        return tuple(node for node in await self.nodes(head) if node.gpus)
+
+    async def nodes(self, head: RayHead) -> tuple[RayNode, ...]:
+        """Give the alive nodes, the head's among them, by the GCS, ordered by id.
+
+        Raises
+        ------
+        RayError
+            No answer.
+        """
         rows = await self._rows(head, "nodes")
         nodes = [
             RayNode(
@@ -104,7 +114,7 @@ class RayClient:
             for row in rows
             if row.get("state") == "ALIVE"
         ]
-        return tuple(sorted((node for node in nodes if node.gpus), key=lambda node: node.id))
+        return tuple(sorted(nodes, key=lambda node: node.id))
 
     async def placement_groups(self, head: RayHead) -> tuple[PlacementGroup, ...]:
         """Give the placement groups of all namespaces.

@@ -62,6 +62,7 @@ STATUS_ADAPTERS = 64
 """So many LoRA adapters of all engines do."""
 
 RECHECK_SECONDS = 15.0
+SOON_SECONDS = 3.0
 MESSAGE_LIMIT = 8192
 
 _RECHECKED = (Reason.WAITING_FOR_GPUS, Reason.NO_SUCH_GPUS, Reason.QUOTA_EXCEEDED, Reason.RESOURCES_NOT_STATED)
@@ -128,6 +129,8 @@ def decide(
     requeues += next_sign(intent, now)
     if intent.blocker or any(wait.reason in _RECHECKED for wait in intent.waiting.values()):
         requeues.append(RECHECK_SECONDS)
+    if intent.blocker and intent.blocker.reason is Reason.RAY_CLUSTER_NOT_READY:
+        requeues.append(SOON_SECONDS)
     return Decision(
         actions=tuple(actions),
         engines=replicas,

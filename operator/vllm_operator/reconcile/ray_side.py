@@ -148,7 +148,7 @@ class RaySide:
     async def members(
         self, namespace: str, ip: str, auth: Auth
     ) -> tuple[tuple[RayNode, ...], tuple[PlacementGroup, ...]]:
-        """Give the nodes with GPUs and the placement groups of a shared cluster.
+        """Give the alive nodes and the placement groups of a shared cluster.
 
         Raises
         ------
@@ -156,7 +156,7 @@ class RaySide:
             There is no answer, or the token is not the right one.
         """
         head = await self._head(namespace, ip, "", auth)
-        return await self._ray.gpu_nodes(head), await self._ray.placement_groups(head)
+        return await self._ray.nodes(head), await self._ray.placement_groups(head)
 
     async def _head(self, namespace: str, ip: str, secret: str, auth: Auth | None) -> RayHead:
         """Give a head with its token: the engine's own, or that of a shared cluster, which may have none."""

@@ -73,7 +73,7 @@ class Reconciler:
         self._inventory = inventory
         self._hub = hub
         self._ray_side = ray_side
-        self._shared = SharedSide(api, ray_side)
+        self._shared = SharedSide(api, ray_side, now)
         self._actor = actor
         self._settings = settings
         self._now = now

@@ -27,6 +27,12 @@ TOKEN_MOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a 
 STALE_SECONDS = 30.0
 """Three signs of life that did not come: the engine gets no more traffic."""
 
+START_SECONDS = 600.0
+"""For a pod that has its node to pull its image and start."""
+
+JOIN_SECONDS = 60.0
+"""For a pod that runs to join Ray."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Member:
@@ -62,7 +68,7 @@ class SharedCluster:
     tenancies
         Of all engines on it, by namespaced ConfigMap name.
     nodes
-        Its Ray nodes with GPUs; ``None`` when its head was not asked.
+        Its alive Ray nodes; ``None`` when its head was not asked.
     groups
         Its placement groups, as they were before the tenancies were read.
     auth
@@ -147,6 +153,29 @@ def _account_fault(member: Member) -> str:
     return ""
 
 
+def find_joining(cluster: SharedCluster, now: datetime.datetime) -> Blocker | None:
+    """Say which pods of a cluster are on their way into Ray; ``None`` when nobody has to be waited for.
+
+    A plan made meanwhile would see too little: a tensor parallel group might be torn apart over small pods although a
+    large one is seconds away.  Pods that have no node yet, or had their time, are not waited for.
+    """
+    joined = {node.address for node in cluster.nodes or ()}
+    coming = [item.view for item in cluster.members if item.view.ip not in joined and _is_coming(item.view, now)]
+    if not coming:
+        return None
+    names = ", ".join(sorted(view.name for view in coming)[:4])
+    text = f"pods of RayCluster {cluster.name} are starting, and have not joined Ray yet: {names}"
+    return Blocker(reason=Reason.RAY_CLUSTER_NOT_READY, message=text, lasting=False)
+
+
+def _is_coming(view: PodView, now: datetime.datetime) -> bool:
+    if view.deleting or (view.trouble and view.trouble.lasting):
+        return False
+    since, seconds = (view.started_at, JOIN_SECONDS) if view.running else (view.scheduled_at, START_SECONDS)
+    instant = parse_time(since)
+    return instant is not None and (now - instant).total_seconds() < seconds
+
+
 def token_fault(cluster: str, *, given: bool) -> Blocker:
     """Say that a head wants a token, or another one."""
     told = "refuses the token of spec.rayClusterRef.authSecret" if given else "asks for a token"
@@ -174,7 +203,7 @@ def room(
         if not but(tenancy):
             for seat in tenancy.seats:
                 held.setdefault(seat.pod, []).append((seat.gpus, tenancy.holder))
-    gpus = {node.address: node.gpus for node in cluster.nodes or ()}
+    gpus = {node.address: node.gpus for node in cluster.nodes or () if node.gpus}
     return tuple(
         _as_node(item, gpus[item.view.ip], by_name.get(item.view.node, []), held.get(item.view.name, []))
         for item in sorted(cluster.members, key=lambda item: item.view.name)

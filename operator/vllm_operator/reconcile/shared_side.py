@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from vllm_operator.api import identity
@@ -14,18 +15,25 @@ from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.reconcile.inventory import POD, RAY_CLUSTER
 from vllm_operator.reconcile.observe import CONFIG_MAP, Observation
 from vllm_operator.reconcile.ray_side import RaySide
-from vllm_operator.reconcile.shared import SharedCluster, find_fault, find_unfit, read_member, token_fault
+from vllm_operator.reconcile.shared import SharedCluster, find_fault, find_joining, find_unfit, read_member, token_fault
 from vllm_operator.resources.tenancy import Auth, Tenancy, auth_of, read_tenancy
 
 log = logging.getLogger(__name__)
 
 
 class SharedSide:
-    """Reads shared RayClusters."""
+    """Reads shared RayClusters.
 
-    def __init__(self, api: KubernetesClient, ray_side: RaySide) -> None:
+    Parameters
+    ----------
+    now
+        Gives the present instant, UTC.
+    """
+
+    def __init__(self, api: KubernetesClient, ray_side: RaySide, now: Callable[[], datetime.datetime]) -> None:
         self._api = api
         self._ray_side = ray_side
+        self._now = now
 
     async def look(self, seen: Observation, *, ask: bool = False) -> Observation:
         """Add the shared RayClusters that a deployment names or has engines on.
@@ -81,7 +89,8 @@ class SharedSide:
             return replace(cluster, trouble=Blocker(reason=Reason.RAY_UNREACHABLE, message=text, lasting=False))
         # After the groups: what is promised since then must not look like an orphan.
         tenancies = await self._tenancies(namespace, cluster.name)
-        return replace(cluster, nodes=nodes, groups=groups, tenancies=tenancies, auth=auth)
+        asked = replace(cluster, nodes=nodes, groups=groups, tenancies=tenancies, auth=auth)
+        return replace(asked, trouble=find_joining(asked, self._now()))
 
     async def _tenancies(self, namespace: str, cluster: str) -> dict[str, Tenancy]:
         labels = {identity.LABEL_MANAGED_BY: identity.MANAGER, identity.LABEL_RAY_CLUSTER: cluster}

@@ -20,7 +20,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.api, self.ray = FakeApi(lambda: views.NOW), FakeRay()
-        self.ray.nodes = (RayNode(id="a", gpus=1), RayNode(id="b", gpus=2))
+        self.ray.joined = (RayNode(id="a", gpus=1), RayNode(id="b", gpus=2))
         self.api.put(
             {
                 "apiVersion": "v1",

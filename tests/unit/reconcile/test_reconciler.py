@@ -218,7 +218,7 @@ async def test_an_engine_whose_cluster_was_deleted_is_made_anew() -> None:
         "create RayCluster",
         "status VLLMDeployment",
     ]
-    world.ray.session, world.ray.nodes = "session_2", ()
+    world.ray.session, world.ray.joined = "session_2", ()
     await world.bring_up()
     assert world.condition("Ready")["status"] == "True"
     assert world.engines["engine-0"]["attempt"] == 1

@@ -38,7 +38,7 @@ class Shared(World):
         self.put_pod("pool-head", "head", ip="10.0.0.1")
         for index in range(len(gpus)):
             self.put_pod(f"pool-gpus-{index}", "worker", ip=f"10.0.1.{index}")
-        self.ray.nodes = tuple(
+        self.ray.joined = tuple(
             RayNode(id=f"ray-{index}", gpus=number, address=f"10.0.1.{index}") for index, number in enumerate(gpus)
         )
 
@@ -322,6 +322,45 @@ async def test_scaled_down_the_one_with_the_fewest_requests_goes_though_all_are_
     assert states == {"engine-0": "Serving", "engine-1": "Draining", "engine-2": "Serving"}
 
 
+SCHEDULED = {"type": "PodScheduled", "status": "True", "lastTransitionTime": views.at(-60)}
+PULLING = {"phase": "Pending", "conditions": [SCHEDULED]}
+UNSCHEDULABLE = {
+    "phase": "Pending",
+    "conditions": [{**SCHEDULED, "status": "False", "reason": "Unschedulable", "message": "no node"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("status", "waits"),
+    [
+        (views.running(started=-10), True),
+        (views.running(started=-100), False),
+        (PULLING, True),
+        ({**PULLING, "conditions": [{**SCHEDULED, "lastTransitionTime": views.at(-900)}]}, False),
+        (UNSCHEDULABLE, False),
+    ],
+    ids=["has just started", "never joined", "pulls its image", "has pulled it for long", "has no node"],
+)
+async def test_a_plan_waits_for_pods_that_are_about_to_join_ray(status: dict[str, Any], waits: bool) -> None:
+    world = Shared(gpus=(1, 1))
+    world.put_pod("pool-late", "worker", ip="10.0.1.9")
+    world.api.body("Pod", "pool-late")["status"] = {**status, "podIP": "10.0.1.9"}
+    await world.round()
+    if not waits:
+        (tenancy,) = world.tenancies.values()
+        assert tenancy.gpus == {"pool-gpus-0": 1, "pool-gpus-1": 1}
+        return
+    assert world.tenancies == {}
+    told = world.condition("Ready")
+    assert told["reason"] == "RayClusterNotReady"
+    assert "pods of RayCluster pool are starting, and have not joined Ray yet: pool-late" in told["message"]
+    world.api.body("Pod", "pool-late")["status"] = views.running(ready=True) | {"podIP": "10.0.1.9"}
+    world.ray.joined = (*world.ray.joined, RayNode(id="ray-9", gpus=8, address="10.0.1.9"))
+    await world.round()
+    (tenancy,) = world.tenancies.values()
+    assert tenancy.gpus == {"pool-late": 2}
+
+
 async def test_scaled_down_it_drains_and_gives_its_groups_back_before_it_is_removed() -> None:
     world = Shared()
     await world.serving()
@@ -387,7 +426,7 @@ async def test_a_pod_that_is_gone_is_left_for_another() -> None:
     (before,) = world.tenancies.values()
     world.api.drop("Pod", "pool-gpus-0")
     world.put_pod("pool-gpus-9", "worker", ip="10.0.1.9")
-    world.ray.nodes = (RayNode(id="ray-9", gpus=2, address="10.0.1.9"),)
+    world.ray.joined = (RayNode(id="ray-9", gpus=2, address="10.0.1.9"),)
     await world.round()
     assert "pool-gpus-0 is gone" in json.dumps(world.status["engineReplicas"])
     world.ray.jobs = {job: Job(status="SUCCEEDED", message="") for job in world.ray.jobs}

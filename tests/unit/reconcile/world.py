@@ -153,7 +153,7 @@ class FakeRay:
 
     def __init__(self) -> None:
         self.session = "session_1"
-        self.nodes: tuple[RayNode, ...] = ()
+        self.joined: tuple[RayNode, ...] = ()
         self.jobs: dict[str, Job] = {}
         self.plans: list[contract.EnginePlan] = []
         self.groups: tuple[PlacementGroup, ...] = ()
@@ -170,9 +170,12 @@ class FakeRay:
         self._answer(head)
         return self.session
 
-    async def gpu_nodes(self, head: RayHead) -> tuple[RayNode, ...]:
+    async def nodes(self, head: RayHead) -> tuple[RayNode, ...]:
         self._answer(head)
-        return self.nodes
+        return self.joined
+
+    async def gpu_nodes(self, head: RayHead) -> tuple[RayNode, ...]:
+        return tuple(node for node in await self.nodes(head) if node.gpus)
 
     async def placement_groups(self, head: RayHead) -> tuple[PlacementGroup, ...]:
         self._answer(head)
@@ -389,7 +392,7 @@ class World:
 
     def join_ray(self) -> None:
         """Let Ray list every GPU node."""
-        self.ray.nodes = (RayNode(id="ray-0", gpus=1), RayNode(id="ray-1", gpus=1))
+        self.ray.joined = (RayNode(id="ray-0", gpus=1), RayNode(id="ray-1", gpus=1))
 
     def report(self, phase: contract.Phase, *, engine: int = 0, **changes: Any) -> None:
         """Write an engine's report, and its lead's readiness with it."""
