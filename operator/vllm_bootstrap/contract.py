@@ -43,6 +43,9 @@ API_KEY_FILE = f"{RUN_DIR}/api-key/key"
 HF_TOKEN_FILE = f"{RUN_DIR}/hf-token/token"
 """On every pod that holds ranks: the token of ``spec.model.hfTokenSecret``."""
 
+ADAPTER_CACHE = "/tmp/vllm-operator/hub"  # noqa: S108 - of the pod, whose every process is the engine's
+"""On every pod that holds ranks and has no cache of models: where LoRA adapters of the hub are kept."""
+
 CONTROL_TOKEN_FILE = f"{RUN_DIR}/control/control_token"
 """On the lead pod: the token of the supervisor's ``/status``, ``/drain``, ``/stop`` and ``/adapters``."""
 
@@ -158,6 +161,37 @@ class EnvironmentSource:
 
 
 @dataclass(frozen=True, kw_only=True)
+class HubSource:
+    """A repository of the hub that every node of an engine gets before vLLM starts.
+
+    Attributes
+    ----------
+    repository
+        ``org/name``; empty where nothing is downloaded.
+    revision
+        Branch, tag or commit; empty: the default branch.
+    endpoint
+        Address of the hub: the installation's, never a CR's, because tokens go there.
+    folder
+        Cache in the pods, of the layout that Hugging Face's libraries share.
+    shared
+        The cache is one and the same for all pods.
+    room
+        Bytes that the cache may hold, where its volume has a limit that its file system does not know; else 0.
+    named_by
+        Field of the CR that names it, for messages.
+    """
+
+    repository: str = ""
+    revision: str = ""
+    endpoint: str = ""
+    folder: str = ""
+    shared: bool = False
+    room: int = 0
+    named_by: str = "spec.model"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Adapter:
     """A LoRA adapter that an engine is to serve beside its base model.
 
@@ -166,11 +200,18 @@ class Adapter:
     name
         Its name in the OpenAI API.
     path
-        Its folder, the same in every GPU pod of the engine.  Other weights need another path.
+        Its folder, the same in every GPU pod of the engine; of one that is downloaded its address on the hub
+        (``hf://org/name[@revision]``).  Other weights need another path.
+    source
+        What each of these pods downloads; empty where ``path`` is a folder.
+    commit
+        That was downloaded for this ``path`` before, and is to stay; empty: what the revision is now.
     """
 
     name: str
     path: str
+    source: HubSource = field(default_factory=HubSource)
+    commit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,6 +224,7 @@ class AdapterList:
 class AdapterState(enum.StrEnum):
     """Whether an adapter is served."""
 
+    PENDING = "Pending"
     LOADED = "Loaded"
     FAILED = "Failed"
 
@@ -194,13 +236,16 @@ class AdapterReport:
     Attributes
     ----------
     message
-        Why it is not served, and what to do.
+        Why it is not served, and what to do; or how far its download is.
+    commit
+        That was downloaded; empty where nothing was.
     """
 
     name: str
     path: str
     state: AdapterState
     message: str = ""
+    commit: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,37 +341,6 @@ class ReportTarget:
 
     namespace: str
     config_map: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class HubSource:
-    """A repository of the hub that every node of an engine gets before vLLM starts.
-
-    Attributes
-    ----------
-    repository
-        ``org/name``; empty where nothing is downloaded.
-    revision
-        Branch, tag or commit; empty: the default branch.
-    endpoint
-        Address of the hub: the installation's, never a CR's, because tokens go there.
-    folder
-        Cache in the pods, of the layout that Hugging Face's libraries share.
-    shared
-        The cache is one and the same for all pods.
-    room
-        Bytes that the cache may hold, where its volume has a limit that its file system does not know; else 0.
-    named_by
-        Field of the CR that names it, for messages.
-    """
-
-    repository: str = ""
-    revision: str = ""
-    endpoint: str = ""
-    folder: str = ""
-    shared: bool = False
-    room: int = 0
-    named_by: str = "spec.model"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -596,6 +610,8 @@ class EngineReport:
         Of the model, by pod, while it is downloaded; empty before and afterwards.
     adapters
         LoRA adapters that it was asked for, by name.
+    hub_adapters
+        It can download them; a supervisor from before an upgrade may not.
     heartbeat
         When the engine last answered; empty where it gives no such sign.
     unready
@@ -622,6 +638,7 @@ class EngineReport:
     warnings: tuple[str, ...] = ()
     downloads: tuple[DownloadReport, ...] = ()
     adapters: tuple[AdapterReport, ...] = ()
+    hub_adapters: bool = False
     heartbeat: str = ""
     unready: str = ""
     version: int = VERSION

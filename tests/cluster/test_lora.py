@@ -1,4 +1,6 @@
-"""LoRA adapters of an engine over two Ray pods, changed while it serves; and its API key on every route that it has.
+"""LoRA adapters of an engine over two Ray pods, changed while it serves, from a claim and from a stand-in for the hub.
+
+And its API key on every route that it has.
 
 One engine, shared by all tests of this module; they run in the order in which they stand.
 """
@@ -10,32 +12,43 @@ import json
 import shutil
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.hub.server import COMMIT, ELSEWHERE, HubServer, Repository, serving_hub
 from tests.product.ask import complete, service_url
 from tests.product.deployment import RESOURCE, Deployment, applying
-from tests.product.install import REPOSITORY
+from tests.product.install import REPOSITORY, Installation, install
 from tests.product.knock import WEBSOCKET, concrete, knock, spellings
 from tests.product.lora import write_adapter
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
+from tests.testbed.render import GATEWAY
 
 from vllm_bootstrap.launching.gate import ADAPTERS_PATH, FLIGHT_PATH, OPEN_PATHS
+
+Wish = str | dict[str, str]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.usefixtures("operator")]
 
 NAMESPACE = "lora"
 NAME = "base"
-KEY = "sk-of-all-adapters"
-SECRET = {
-    "apiVersion": "v1",
-    "kind": "Secret",
-    "metadata": {"name": "callers"},
-    "data": {"key": base64.b64encode(KEY.encode()).decode()},
-}
+KEY, TOKEN = "sk-of-all-adapters", "hf_ofalladapters"
+SECRETS = [
+    {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name},
+        "data": {key: base64.b64encode(value.encode()).decode()},
+    }
+    for name, key, value in (("callers", "key", KEY), ("hub", "token", TOKEN))
+]
+HUB_SQL = "hf://adapters/sql"
+NO_SUCH_REVISION = {"uri": HUB_SQL, "revision": "v9"}
+HUB_WEIGHTS = f"{ELSEWHERE}adapters/sql//adapter_model.safetensors"
 RAY_STATE = """
 import logging, ray
 from ray.util import state
@@ -75,7 +88,7 @@ def folder(bed: Bed) -> Iterator[Path]:
 @pytest.fixture(scope="module", autouse=True)
 def namespace(bed: Bed, folder: Path) -> Iterator[None]:
     bed.kubectl("create", "namespace", NAMESPACE)
-    bed.api.apply(SECRET, namespace=NAMESPACE)
+    bed.api.apply(*SECRETS, namespace=NAMESPACE)
     bed.api.apply(*_claim(folder), namespace=NAMESPACE)
     yield
     bed.kubectl("delete", "namespace", NAMESPACE, "--wait=false")
@@ -83,7 +96,20 @@ def namespace(bed: Bed, folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def apply(bed: Bed) -> Iterator[Callable[[dict[str, Any]], Deployment]]:
+def hub(operator: Installation, bed: Bed, folder: Path) -> Iterator[HubServer]:
+    """Serve one of the adapters to who has the token, and have the chart name the hub."""
+    with serving_hub(GATEWAY) as server:
+        server.repositories["adapters/sql"] = Repository(
+            folder=folder / "sql", files={"adapter_model.bin": b"x", "README.md": b"x"}, is_private=True
+        )
+        server.tokens = frozenset({TOKEN})
+        install(bed, values={"hub": {"endpoint": server.url}})
+        yield server
+    install(bed)
+
+
+@pytest.fixture(scope="module")
+def apply(hub: HubServer, bed: Bed) -> Iterator[Callable[[dict[str, Any]], Deployment]]:
     """Apply a deployment; delete it at the end."""
     with applying(bed, NAMESPACE) as apply:
         yield apply
@@ -100,7 +126,7 @@ def served(apply: Callable[[dict[str, Any]], Deployment]) -> Deployment:
         lora=lora,
         apiKeySecret={"name": "callers", "key": "key"},
     )
-    deployment = apply(manifest)
+    deployment = apply(_with_hub(manifest))
     deployment.await_ready()
     return deployment
 
@@ -113,13 +139,25 @@ def test_an_adapter_is_served_from_the_beginning_on(served: Deployment, bed: Bed
     assert len({rank["pod"] for rank in engine["ranks"]}) == 2
 
 
-def test_one_is_added_to_the_engine_as_it_serves(served: Deployment, bed: Bed) -> None:
+def test_one_is_added_to_the_engine_as_it_serves_and_every_pod_downloads_it(
+    served: Deployment, hub: HubServer, bed: Bed
+) -> None:
     before = _life(served, bed)
-    _wish(served, bed, rhymes="rhymes", sql="sql")
+    _wish(served, bed, rhymes="rhymes", sql=HUB_SQL)
     served.await_ready(deadline=60)
     assert _models(bed) == {NAME: None, "rhymes": NAME, "sql": NAME}
     assert len(_answers(bed, NAME, "rhymes", "sql")) == 3
     assert _life(served, bed) == before
+    [engine] = served.engines
+    assert engine["adapters"][1] == {"name": "sql", "uri": HUB_SQL, "state": "Loaded", "commit": COMMIT}
+    pods = {rank["pod"] for rank in engine["ranks"]}
+    seen = bed.api.json("get", "pods", "-n", NAMESPACE)["items"]
+    addresses = {pod["status"]["podIP"] for pod in seen if pod["metadata"]["name"] in pods}
+    fetched = Counter(item.remote for item in hub.asked if item.path == HUB_WEIGHTS and item.method == "GET")
+    assert fetched == dict.fromkeys(addresses, 1)
+    assert len(addresses) == 2
+    asked = {item.path.rpartition("/")[2] for item in hub.asked if item.remote in addresses}
+    assert not asked & {"adapter_model.bin", "README.md"}
 
 
 @pytest.mark.parametrize(
@@ -130,13 +168,14 @@ def test_one_is_added_to_the_engine_as_it_serves(served: Deployment, bed: Bed) -
         ("narrow", "its o_proj is 128 wide, and the model's hidden size is 256: it is of another base model"),
         ("high-rank", "raise lora.maxLoraRank"),
         ("unknown-module", "z_proj"),
+        (NO_SUCH_REVISION, "spec.lora.adapters[broken].revision: hf://adapters/sql has no revision v9 on http://"),
     ],
 )
 def test_a_broken_one_is_named_and_the_others_are_served_on(
-    served: Deployment, bed: Bed, path: str, words: str
+    served: Deployment, bed: Bed, path: Wish, words: str
 ) -> None:
     before = _life(served, bed)
-    _wish(served, bed, rhymes="rhymes", sql="sql", broken=path)
+    _wish(served, bed, rhymes="rhymes", sql=HUB_SQL, broken=path)
     ready = served.await_condition("Ready", "False", reason="AdapterFailed", text=words)
     assert "engine-0 serves, but without the LoRA adapter broken" in ready["message"]
     assert served.condition("Available")["status"] == "True"
@@ -150,7 +189,7 @@ def test_a_broken_one_is_named_and_the_others_are_served_on(
 def test_other_weights_under_the_same_name_and_one_less(served: Deployment, bed: Bed) -> None:
     before = _life(served, bed)
     sql = _answer(bed, "sql")
-    _wish(served, bed, rhymes="sql")
+    _wish(served, bed, rhymes=HUB_SQL)
     served.await_ready(deadline=60)
     assert _models(bed) == {NAME: None, "rhymes": NAME}
     assert _answer(bed, "rhymes") == sql
@@ -159,14 +198,15 @@ def test_other_weights_under_the_same_name_and_one_less(served: Deployment, bed:
     assert _life(served, bed) == before
 
 
-def test_after_a_restart_all_are_there_again(served: Deployment, bed: Bed) -> None:
-    sql = _answer(bed, "rhymes")
+def test_after_a_restart_all_are_there_again_without_the_hub(served: Deployment, hub: HubServer, bed: Bed) -> None:
+    sql, asked = _answer(bed, "rhymes"), len(hub.asked)
     worker = next(rank["pod"] for rank in served.engines[0]["ranks"] if rank["rank"] == 1)
     assert bed.kubectl("exec", "-n", NAMESPACE, worker, "-c", "vllm", "--", "python3", "-c", KILL)
     served.await_engine("Serving", attempt=2)
     served.await_ready(deadline=60)
     assert _models(bed) == {NAME: None, "rhymes": NAME}
     assert _answer(bed, "rhymes") == sql
+    assert hub.paths[asked:] == []
 
 
 @pytest.fixture(scope="module")
@@ -209,19 +249,19 @@ def test_health_and_metrics_are_open_and_with_the_key_all_is(bed: Bed) -> None:
         assert knock(host, "POST", path, bearer) == 404
 
 
-def test_the_key_is_in_no_table_of_ray_no_process_and_no_log(served: Deployment, bed: Bed) -> None:
+def test_key_and_token_are_in_no_table_of_ray_no_process_and_no_log(served: Deployment, bed: Bed) -> None:
     kinds = "pods,configmaps,rayclusters,controllerrevisions,vllmdeployments,events"
-    assert KEY not in bed.kubectl("get", kinds, "-n", NAMESPACE, "-o", "yaml")
+    _hides(bed.kubectl("get", kinds, "-n", NAMESPACE, "-o", "yaml"))
     pods = [item["metadata"]["name"] for item in bed.api.json("get", "pods", "-n", NAMESPACE)["items"]]
     [head] = [name for name in pods if "-head-" in name]
     tables = bed.kubectl("exec", "-n", NAMESPACE, head, "-c", "vllm", "--", "python", "-c", RAY_STATE)
     assert f"vllm_Worker_{NAME}" in tables
-    assert KEY not in tables
+    _hides(tables)
     for pod in pods:
         told = bed.kubectl("exec", "-n", NAMESPACE, pod, "--", "sh", "-c", PROCESSES_AND_LOGS)
         assert "raylet" in told
-        assert KEY not in told
-        assert KEY not in bed.kubectl("logs", "-n", NAMESPACE, pod, "--all-containers", "--tail=-1")
+        _hides(told)
+        _hides(bed.kubectl("logs", "-n", NAMESPACE, pod, "--all-containers", "--tail=-1"))
 
 
 def test_in_one_pod_without_ray_it_is_the_same(apply: Callable[[dict[str, Any]], Deployment], bed: Bed) -> None:
@@ -229,10 +269,10 @@ def test_in_one_pod_without_ray_it_is_the_same(apply: Callable[[dict[str, Any]],
     lora = {"persistentVolumeClaims": ["adapters"], "adapters": _adapters(broken="unknown-module")}
     manifest = dummy("one-pod", "dummy-tp", tensor=2, lora=lora)
     del manifest["spec"]["rayHead"]
-    deployment = apply(manifest)
+    deployment = apply(_with_hub(manifest))
     deployment.await_condition("Ready", "False", reason="AdapterFailed", text="z_proj", deadline=180)
     before = _life(deployment, bed)
-    _wish(deployment, bed, rhymes="rhymes", sql="sql")
+    _wish(deployment, bed, rhymes="rhymes", sql=HUB_SQL)
     deployment.await_ready(deadline=60)
     url = service_url(bed, NAMESPACE, "one-pod")
     assert len({complete(url, model, "The capital of France is", 8) for model in ("one-pod", "rhymes", "sql")}) == 3
@@ -256,11 +296,29 @@ def _claim(folder: Path) -> list[dict[str, Any]]:
     return [volume, claim]
 
 
-def _adapters(**paths: str) -> list[dict[str, str]]:
-    return [{"name": name, "uri": f"pvc://adapters/{path}"} for name, path in paths.items()]
+def _with_hub(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Let the pods ask the hub, which the test bed forbids them, with the token."""
+    manifest["spec"]["model"]["hfTokenSecret"] = {"name": "hub"}
+    online = [{"name": "HF_HUB_OFFLINE", "value": "0"}]
+    template = manifest["spec"].setdefault("pod", {}).setdefault("template", {}).setdefault("spec", {})
+    template["containers"] = [{"name": "vllm", "env": online}]
+    return manifest
 
 
-def _wish(served: Deployment, bed: Bed, **paths: str) -> None:
+def _hides(text: str) -> None:
+    assert [secret for secret in (KEY, TOKEN) if secret in text] == []
+
+
+def _adapters(**wishes: Wish) -> list[dict[str, str]]:
+    """Give the entries of the spec: a folder of the claim, an address on the hub, or more than that."""
+    return [{"name": name, **(_place(wish) if isinstance(wish, str) else wish)} for name, wish in wishes.items()]
+
+
+def _place(wish: str) -> dict[str, str]:
+    return {"uri": wish if "://" in wish else f"pvc://adapters/{wish}"}
+
+
+def _wish(served: Deployment, bed: Bed, **paths: Wish) -> None:
     patch = json.dumps({"spec": {"lora": {"adapters": _adapters(**paths)}}})
     bed.kubectl("patch", RESOURCE, served.name, "-n", NAMESPACE, "--type=merge", "-p", patch)
 

@@ -33,6 +33,10 @@ class Repository:
     is_private: bool = False
     is_gated: bool = False
 
+    def commit_of(self, revision: str) -> str:
+        """Give what a revision is: a commit is itself."""
+        return revision if len(revision) == len(COMMIT) else self.commit
+
     @property
     def listed(self) -> dict[str, int | None]:
         """Every file with its size."""
@@ -154,7 +158,9 @@ class HubServer:
         if isinstance(found, web.Response):
             return found
         siblings = [{"rfilename": file, "size": size, "blobId": "b"} for file, size in found.listed.items()]
-        return web.json_response({"id": name, "sha": found.commit, "siblings": siblings, "tags": [], "private": False})
+        return web.json_response(
+            {"id": name, "sha": found.commit_of(revision), "siblings": siblings, "tags": [], "private": False}
+        )
 
     def _file(self, request: web.Request, name: str, revision: str, file: str) -> web.StreamResponse:
         found = self._find(request, name, revision)
@@ -165,7 +171,7 @@ class HubServer:
             return error(status, "GatedRepo", f"Access to model {name} is restricted.")
         if not found.has(file):
             return error(404, "EntryNotFound", "Entry not found")
-        told = {"X-Repo-Commit": found.commit, "ETag": f'"{_tag(name, file)}"'}
+        told = {"X-Repo-Commit": found.commit_of(revision), "ETag": f'"{_tag(name, file)}"'}
         if file.endswith(LARGE):
             linked = {"X-Linked-ETag": f'"{_tag(name, file)}"', "X-Linked-Size": str(found.listed[file])}
             # Another origin, else the library takes it for a repository that was renamed.

@@ -1,4 +1,4 @@
-"""A LoRA adapter's files, looked at before vLLM is asked for it.
+"""A LoRA adapter's files: those that vLLM reads of a repository, and a look at them before it is asked for it.
 
 vLLM copies weights that are too narrow into its buffers without a word, and leaves out layers that the model has not:
 an adapter of another base model then answers nonsense.  Only the header of the weights is read.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,8 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 OTHER_WEIGHTS = ("adapter_model.bin", "adapter_model.pt")
 HEADER_LIMIT = 100_000_000
+ADAPTER_FORMAT = "peft"
+"""Of a repository that holds an adapter: stands where a model's has vLLM's ``--load-format``."""
 
 TENSOR = re.compile(
     r"base_model\.model\.(?:model\.)?(?:language_model\.)?(?:model\.)?layers\.(?P<layer>\d+)\.(?:\w+\.)*?"
@@ -41,6 +43,19 @@ class BaseModel:
 
     hidden: int = 0
     layers: int = 0
+
+
+def needed_files(names: Collection[str]) -> tuple[str, ...]:
+    """Choose what vLLM reads of an adapter's repository: its configuration, and the weights in one form."""
+    weights = next((name for name in (WEIGHTS, *OTHER_WEIGHTS) if name in names), "")
+    return tuple(name for name in (CONFIG, weights) if name in names)
+
+
+def missing_file(names: Collection[str]) -> str:
+    """Name what a repository lacks to be an adapter; empty when nothing."""
+    if CONFIG not in names:
+        return CONFIG
+    return "" if len(needed_files(names)) > 1 else WEIGHTS
 
 
 def adapter_fault(folder: Path, base: BaseModel) -> str:

@@ -17,6 +17,7 @@ from huggingface_hub.file_download import repo_folder_name
 
 from vllm_bootstrap.contract import FailureReason, HubSource
 from vllm_bootstrap.download import snapshot as snapshots
+from vllm_bootstrap.download.adapter_files import ADAPTER_FORMAT, missing_file, needed_files
 from vllm_bootstrap.download.hub_failure import HubWords
 from vllm_bootstrap.download.model_files import INDEX, choose, has_weights, missing_weights
 from vllm_bootstrap.download.snapshot import Cached, Snapshot
@@ -53,7 +54,7 @@ class Repository:
         Parameters
         ----------
         form
-            vLLM's ``--load-format``.
+            vLLM's ``--load-format``, or ``ADAPTER_FORMAT``.
         keep
             Rather take what was downloaded before: an engine that is started again stays what it was.
 
@@ -62,7 +63,7 @@ class Repository:
         EngineFailure
             The hub does not tell, and the cache does not have it.
         """
-        before = snapshots.recall(self._folder, self._key(form))
+        before = snapshots.recall(self._folder, self._key(form, self._source.revision))
         if before and self.cached(before).missing():
             before = None
         if before and keep:
@@ -76,8 +77,9 @@ class Repository:
             raise
 
     def remember(self, form: str, snapshot: Snapshot) -> None:
-        """Note what was downloaded."""
-        snapshots.remember(self._folder, self._key(form), snapshot)
+        """Note what was downloaded, for its revision and for its commit: who asks for that one needs no hub either."""
+        for revision in {self._source.revision, snapshot.commit}:
+            snapshots.remember(self._folder, self._key(form, revision), snapshot)
 
     def check_room(self, cached: Cached) -> None:
         """See that what is missing fits.
@@ -139,9 +141,7 @@ class Repository:
             return None
         sizes = cached.snapshot.files
         try:
-            indexed = _weights_of(cached.path / INDEX) if INDEX in sizes else ()
-            names = choose(sizes, form=form, indexed=indexed)
-            self._check_weights(names, form, indexed)
+            names = self._needed(sizes, form, lambda: _weights_of(cached.path / INDEX))
         except EngineFailure:
             return None
         return Snapshot(commit=cached.snapshot.commit, files={name: sizes[name] for name in names})
@@ -159,8 +159,8 @@ class Repository:
             # Not "from": what a server or a library puts into its words may hold the token.
             raise self._words.failure(error) from None
 
-    def _key(self, form: str) -> str:
-        return "\n".join((self._source.endpoint, self._source.repository, self._source.revision, form))
+    def _key(self, form: str, revision: str) -> str:
+        return "\n".join((self._source.endpoint, self._source.repository, revision, form))
 
     def _look_up(self, form: str) -> Snapshot:
         source = self._source
@@ -174,10 +174,27 @@ class Repository:
                 FailureReason.HUB_UNAVAILABLE,
                 f"{source.endpoint} answers with something that describes no model; is it the address of a hub?",
             )
-        indexed = self._indexed(info.sha) if INDEX in sizes else ()
-        names = choose(sizes, form=form, indexed=indexed)
-        self._check_weights(names, form, indexed)
-        return Snapshot(commit=info.sha, files={name: sizes[name] for name in names})
+        commit = info.sha
+        names = self._needed(sizes, form, lambda: self._indexed(commit))
+        return Snapshot(commit=commit, files={name: sizes[name] for name in names})
+
+    def _needed(self, names: Collection[str], form: str, read_index: Callable[[], frozenset[str]]) -> tuple[str, ...]:
+        """Choose the files that are needed; see that the others that belong to them are there."""
+        if form == ADAPTER_FORMAT:
+            self._check_adapter(names)
+            return needed_files(names)
+        indexed = read_index() if INDEX in names else frozenset()
+        chosen = choose(names, form=form, indexed=indexed)
+        self._check_weights(chosen, form, indexed)
+        return chosen
+
+    def _check_adapter(self, names: Collection[str]) -> None:
+        if lacks := missing_file(names):
+            raise EngineFailure(
+                FailureReason.MODEL_INCOMPLETE,
+                f"{self._source.named_by}: {self._words.name} has no {lacks}: a repository must hold one adapter in "
+                "PEFT's form, in no folder of it",
+            )
 
     def _indexed(self, commit: str) -> frozenset[str]:
         """Give the files of weights that the index names."""

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from huggingface_hub import errors
 
-from vllm_bootstrap.contract import FailureReason, HubSource
+from vllm_bootstrap.contract import ADAPTER_CACHE, FailureReason, HubSource
 from vllm_bootstrap.download import snapshot as snapshots
 from vllm_bootstrap.download.snapshot import Snapshot
 from vllm_bootstrap.failure import EngineFailure
@@ -57,7 +57,7 @@ class HubWords:
             return EngineFailure(
                 FailureReason.HUB_UNAVAILABLE,
                 f"{self.name} is not in {self._source.folder}, and HF_HUB_OFFLINE is set in the pods: unset it, or "
-                "bring the model there",
+                "bring it there",
             )
         if answer is not None:
             return self._refused(answer)
@@ -77,16 +77,20 @@ class HubWords:
         return EngineFailure(
             FailureReason.DISK_FULL,
             f"{self.name} needs {needed / GIB:.2f} GiB more (of {snapshot.size / GIB:.2f} GiB) in {source.folder}"
-            f"{limit}, {free / GIB:.2f} GiB are free: name a claim with more room by spec.model.cache, or enlarge the "
-            "volume",
+            f"{limit}, {free / GIB:.2f} GiB are free: {self._more_room()}",
         )
+
+    def _more_room(self) -> str:
+        if self._source.folder == ADAPTER_CACHE:
+            return f"make room on the node, or mount a larger volume at {ADAPTER_CACHE} by spec.pod.template"
+        return "name a claim with more room by spec.model.cache, or enlarge the volume"
 
     def _unreached(self, error: BaseException) -> EngineFailure:
         said = self._safe(str(error)) or type(error).__name__
         return EngineFailure(
             FailureReason.HUB_UNAVAILABLE,
             f"the hub {self._source.endpoint} cannot be reached: {said}; let the pods reach it, set hub.endpoint of "
-            "the operator's chart to a mirror, or put the model on a volume (pvc://)",
+            "the operator's chart to a mirror, or put it on a volume (pvc://)",
         )
 
     def _refused(self, error: errors.HfHubHTTPError) -> EngineFailure:

@@ -108,8 +108,13 @@ class Standalone:
             watch=lambda inbox, group: ProcessRankWatch(
                 tensor=plan.tensor, world_size=plan.world_size, group=group, inbox=inbox
             ),
+            sites=lambda _: [self._site(plan)],
             clock=self._clock,
         )
+
+    def _site(self, plan: EnginePlan) -> Downloader:
+        pod = os.environ.get(contract.POD_NAME_VARIABLE, "")
+        return Downloader(pod, stall=plan.deadlines.stall, clock=self._clock)
 
     def _run(self, plan: EnginePlan, host: EngineHost, before: EngineHost | None) -> None:
         report = first_report(plan, self._clock)
@@ -177,14 +182,13 @@ class Standalone:
             newest = self._next(newest, downloads=downloads, message=message)
             writer.submit(newest)
 
-        pod = os.environ.get(contract.POD_NAME_VARIABLE, "")
-        site = Downloader(pod, stall=plan.deadlines.stall, clock=self._clock)
+        site = self._site(plan)
         try:
             path = fetch([site], model_order(plan), tell=tell, check=host.check_wanted, clock=self._clock)
         finally:
             site.close()
         sight = look_at_model(path, form=load_format(plan.arguments))
-        warnings = judge_model(plan, path, [(pod, sight)])
+        warnings = judge_model(plan, path, [(site.pod, sight)])
         return self._next(newest, downloads=(), message="", warnings=(*report.warnings, *warnings)), path
 
     def _next(self, report: EngineReport, **changes: Any) -> EngineReport:

@@ -17,6 +17,7 @@ import ray
 from vllm_bootstrap import contract
 from vllm_bootstrap.clock import Clock, poll
 from vllm_bootstrap.contract import EnginePlan, EngineReport
+from vllm_bootstrap.download.actor import ray_sites
 from vllm_bootstrap.launching.environment import base_environment, parse_environ
 from vllm_bootstrap.launching.order import Placed, make_order
 from vllm_bootstrap.supervising.api_server import ApiServer
@@ -74,6 +75,7 @@ class SupervisorActor:
             self._plan,
             surroundings,
             watch=lambda inbox, _: RayRankWatch(names, self._groups, gcs, inbox),
+            sites=lambda report: ray_sites(pods_of(report), stall=self._plan.deadlines.stall),
             clock=self._clock,
             given=(lambda _: fetcher.fetch()) if shared else read_files,
         )
@@ -128,6 +130,11 @@ def rank_names(plan: EnginePlan) -> dict[str, int]:
         actor_name(plan.instance_id, rank, tensor=plan.tensor, pipeline=plan.pipeline, data=plan.data): rank
         for rank in range(plan.total_ranks)
     }
+
+
+def pods_of(report: EngineReport) -> list[tuple[str, str]]:
+    """Give the pods that hold ranks, each with its Ray node id; the lead's is that of rank 0."""
+    return list(dict.fromkeys((rank.pod, rank.ray_node) for rank in report.ranks))
 
 
 def log_path(plan: EnginePlan) -> Path:

@@ -107,6 +107,27 @@ class AdaptersSeen:
 
 
 @dataclass(frozen=True)
+class AdapterFetched:
+    """How far the download of a LoRA adapter is.
+
+    Attributes
+    ----------
+    folder, commit
+        Where it is in every pod, and what, once all of it is there.
+    failed
+        It has ended without.
+    message
+        How far it is, or why it failed.
+    """
+
+    adapter: Adapter
+    folder: str = ""
+    commit: str = ""
+    failed: bool = False
+    message: str = ""
+
+
+@dataclass(frozen=True)
 class DrainAsked:
     """No further traffic, please; end when all are answered, or when so many seconds have passed."""
 
@@ -129,6 +150,7 @@ Event = (
     | FlightSeen
     | AdaptersAsked
     | AdaptersSeen
+    | AdapterFetched
     | DrainAsked
     | StopAsked
 )

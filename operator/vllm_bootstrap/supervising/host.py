@@ -12,13 +12,14 @@ import secrets
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import vllm_bootstrap
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import EnginePlan, EngineReport, FailureReason, Phase
+from vllm_bootstrap.download.fetch import Site
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launching import guard
 from vllm_bootstrap.launching.environment import (
@@ -30,6 +31,7 @@ from vllm_bootstrap.launching.environment import (
 )
 from vllm_bootstrap.launching.order import EVENTS_FILE, ORDER_FILE, LaunchOrder
 from vllm_bootstrap.launching.sweep import sweep
+from vllm_bootstrap.supervising.adapter_fetch import AdapterFetcher
 from vllm_bootstrap.supervising.control import View, readiness
 from vllm_bootstrap.supervising.engine_http import HttpEngine
 from vllm_bootstrap.supervising.events import Event, Inbox, StopAsked
@@ -75,6 +77,8 @@ class EngineHost:
     ----------
     watch
         Makes what watches the ranks, from where it tells them and the launcher's process group (0 before its start).
+    sites
+        Makes a site in each pod that holds ranks, from the report that names them; the lead's first.
     given
         Reads what the user gave in Secrets and ConfigMaps; the files that are mounted by default.
     """
@@ -85,12 +89,14 @@ class EngineHost:
         surroundings: Surroundings,
         *,
         watch: Callable[[Inbox, Callable[[], int]], RankWatch],
+        sites: Callable[[EngineReport], Sequence[Site]],
         clock: Clock,
         given: Callable[[EnginePlan], Given] = read_files,
     ) -> None:
         self.plan = plan
         self._surroundings = surroundings
         self._watch = watch
+        self._sites = sites
         self._read_given = given
         self._key_file = plan.api_key_file
         self._clock = clock
@@ -189,6 +195,7 @@ class EngineHost:
             launcher=launcher,
             engine=self._http,
             ranks=self._watch(self._inbox, lambda: launcher.group),
+            fetcher=AdapterFetcher(plan, sites=lambda: self._sites(report), inbox=self._inbox, clock=self._clock),
             inbox=self._inbox,
             paths=Paths(log=self._surroundings.log, events=self._work / EVENTS_FILE),
             publish=writer.submit,

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from vllm_bootstrap import contract
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import EnginePlan, EngineReport, Phase, ReportTarget
+from vllm_bootstrap.contract import AdapterReport, AdapterState, EnginePlan, EngineReport, Phase, ReportTarget
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.supervising.api_server import ApiServer
 
@@ -181,6 +181,12 @@ def first_report(plan: EnginePlan, clock: Clock) -> EngineReport:
         sequence=0,
         phase=Phase.PLACING,
         time=clock.timestamp(),
+        adapters=tuple(
+            AdapterReport(name=item.name, path=item.path, state=AdapterState.PENDING, commit=item.commit)
+            for item in plan.adapters
+            if item.source.repository
+        ),
+        hub_adapters=True,
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import queue
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn, Protocol
@@ -18,8 +18,6 @@ from typing import NoReturn, Protocol
 from vllm_bootstrap.clock import Clock
 from vllm_bootstrap.contract import (
     Adapter,
-    AdapterReport,
-    AdapterState,
     EngineCoreReport,
     EnginePlan,
     EngineReport,
@@ -29,10 +27,12 @@ from vllm_bootstrap.contract import (
 )
 from vllm_bootstrap.failure import EngineFailure
 from vllm_bootstrap.launching.order import LaunchEvents, Stage, read_events
+from vllm_bootstrap.supervising.adapters import Adapters
 from vllm_bootstrap.supervising.drain import Drain
 from vllm_bootstrap.supervising.events import (
     DEAD,
     STOP_SECONDS,
+    AdapterFetched,
     AdaptersAsked,
     AdaptersSeen,
     Answered,
@@ -97,6 +97,19 @@ class Engine(Protocol):
         """Ask no more."""
 
 
+class Fetcher(Protocol):
+    """Brings LoRA adapters of the hub to all pods of the engine."""
+
+    def keep(self, adapters: Sequence[Adapter]) -> None:
+        """Give up the downloads of all others."""
+
+    def fetch(self, adapter: Adapter) -> None:
+        """Begin with one of them; ``AdapterFetched`` follows, again and again until it has ended."""
+
+    def close(self) -> None:
+        """Give up all of them."""
+
+
 class RankWatch(Protocol):
     """The ranks' actors; ``RanksSeen`` follows whenever something changed."""
 
@@ -151,6 +164,7 @@ class Supervisor:
         launcher: Launcher,
         engine: Engine,
         ranks: RankWatch,
+        fetcher: Fetcher,
         inbox: Inbox,
         paths: Paths,
         publish: Callable[[EngineReport], None],
@@ -161,6 +175,7 @@ class Supervisor:
         self._launcher = launcher
         self._engine = engine
         self._ranks = ranks
+        self._fetcher = fetcher
         self._inbox = inbox
         self._paths = paths
         self._publish = publish
@@ -168,8 +183,7 @@ class Supervisor:
         self._exit: LauncherExited | None = None
         self._started = False
         self._reading = Stage.STARTING
-        self._wanted = plan.adapters
-        self._asked: tuple[Adapter, ...] | None = None
+        self._adapters = Adapters(plan.adapters, clock)
 
     @property
     def report(self) -> EngineReport:
@@ -197,6 +211,7 @@ class Supervisor:
         self._ranks.watch()
         self._launcher.start()
         self._started = True
+        self._fetch_adapters()  # meanwhile
         self._engine.watch()
         self._await(Answered, deadline)
         self._change(timings=replace(self._report.timings, loaded=self._clock.timestamp()))
@@ -253,34 +268,27 @@ class Supervisor:
                 return event
 
     def _adapt(self, *, again: bool = False) -> bool:
-        """Ask for the adapters that are wanted; say whether an answer is to come.  One question at a time.
+        """Ask for the adapters that are wanted and there; say whether an answer is to come.
 
         Parameters
         ----------
         again
             Ask also for what has failed: what was wrong with it may be mended.
         """
-        if self._asked is None and (self._adapters_differ() or (again and self._has_failed_adapters())):
-            self._asked = self._wanted
-            self._engine.adapt(self._wanted)
-        return self._asked is not None
+        question = self._adapters.next_question(again=again)
+        if question is not None:
+            self._engine.adapt(question)
+        return self._adapters.is_asked
 
-    def _adapters_differ(self) -> bool:
-        told = {Adapter(name=item.name, path=item.path) for item in self._report.adapters}
-        return told != set(self._wanted)
+    def _fetch_adapters(self) -> None:
+        """Begin the downloads that are due, and end those that nobody wants."""
+        self._fetcher.keep(self._adapters.wanted)
+        for adapter in self._adapters.next_downloads():
+            self._fetcher.fetch(adapter)
+        self._tell_adapters()
 
-    def _has_failed_adapters(self) -> bool:
-        return any(item.state is AdapterState.FAILED for item in self._report.adapters)
-
-    def _take_adapters(self, seen: AdaptersSeen) -> None:
-        told = seen.adapters
-        if seen.fault:
-            told = tuple(
-                AdapterReport(name=item.name, path=item.path, state=AdapterState.FAILED, message=seen.fault)
-                for item in self._asked or ()
-            )
-        self._asked = None
-        told = tuple(replace(item, message=self._placed(item.message)) for item in told)
+    def _tell_adapters(self) -> None:
+        told = tuple(replace(item, message=self._placed(item.message)) for item in self._adapters.reports())
         if told != self._report.adapters:
             self._change(adapters=told)
 
@@ -295,12 +303,8 @@ class Supervisor:
         return trim(message.replace(found[0], named, 1), ADAPTER_MESSAGE_LIMIT)
 
     def _handle(self, event: Event) -> None:
-        if isinstance(event, AdaptersSeen):
-            self._take_adapters(event)
-        if isinstance(event, AdaptersAsked):
-            self._wanted = event.adapters
-        if isinstance(event, AdaptersAsked | AdaptersSeen) and self._report.phase is Phase.SERVING:
-            self._adapt(again=isinstance(event, AdaptersAsked))
+        if isinstance(event, AdaptersAsked | AdaptersSeen | AdapterFetched):
+            self._handle_adapters(event)
         if isinstance(event, StopAsked):
             raise StopRequested(event.seconds)
         if isinstance(event, DrainAsked) and self._report.phase is Phase.LOADING:
@@ -312,6 +316,19 @@ class Supervisor:
             self._see(event)
             if event.is_broken:
                 raise self._first_cause(event)
+
+    def _handle_adapters(self, event: AdaptersAsked | AdaptersSeen | AdapterFetched) -> None:
+        match event:
+            case AdaptersAsked(adapters=adapters):
+                self._adapters.want(adapters)
+                self._fetch_adapters()
+            case AdaptersSeen():
+                self._adapters.answered(event)
+            case AdapterFetched():
+                self._adapters.take(event)
+        self._tell_adapters()
+        if self._report.phase is Phase.SERVING:
+            self._adapt(again=isinstance(event, AdaptersAsked))
 
     # Why it ended.
 
@@ -419,6 +436,7 @@ class Supervisor:
 
     def _fail(self, failure: EngineFailure) -> None:
         self._inbox.broken.set()
+        self._fetcher.close()
         LOG.error("%s: %s", failure.reason, failure.message)
         tail = read_tail(self._paths.log)
         self._change(
@@ -432,6 +450,7 @@ class Supervisor:
 
     def _stop(self, seconds: float, message: str) -> None:
         self._inbox.broken.set()
+        self._fetcher.close()
         self._engine.close()
         if self._started and self._exit is None:
             self._launcher.terminate()

@@ -207,6 +207,9 @@ class AcceleratorChoice(ApiModel):
         return self
 
 
+_HUB_URI = r"hf://[A-Za-z0-9][-._A-Za-z0-9]*(/[A-Za-z0-9][-._A-Za-z0-9]*)?"
+
+
 class Model(ApiModel):
     """The model that is served."""
 
@@ -228,7 +231,7 @@ class Model(ApiModel):
     uri: str = Field(
         min_length=6,
         max_length=512,
-        pattern=r"^(hf://[A-Za-z0-9][-._A-Za-z0-9]*(/[A-Za-z0-9][-._A-Za-z0-9]*)?|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
+        pattern=rf"^({_HUB_URI}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
         description=(
             "Where the model is: hf://org/name on the Hugging Face hub, pvc://claim/path on a PersistentVolumeClaim, "
             "file:///path in the image or on a volume of pod.template."
@@ -240,7 +243,9 @@ class Model(ApiModel):
     )
     hf_token_secret: TokenSecret | None = Field(
         default=None,
-        description="Hugging Face token for private and gated models; it is sent to the installation's hub.",
+        description=(
+            "Hugging Face token for private and gated models, and for adapters; it is sent to the installation's hub."
+        ),
     )
     cache: ModelCache | None = Field(default=None, description="Where an hf:// model is kept after its download.")
     facts: ModelFacts | None = Field(
@@ -452,8 +457,17 @@ ADAPTER_CLAIM = (
 ADAPTER_NAME = "lora.adapters: no adapter may have the name under which the model is served"
 
 
+ADAPTER_REVISION = "revision is for hf:// adapters: a pvc:// or file:// adapter has none"
+
+
 class Adapter(ApiModel):
     """A LoRA adapter."""
+
+    model_config = ConfigDict(
+        json_schema_extra=_rules(
+            rule("!has(self.revision) || self.uri.startsWith('hf://')", ADAPTER_REVISION, fieldPath=".revision")
+        )
+    )
 
     name: str = Field(
         min_length=1,
@@ -464,12 +478,26 @@ class Adapter(ApiModel):
     uri: str = Field(
         min_length=8,
         max_length=512,
-        pattern=r"^(pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
+        pattern=rf"^({_HUB_URI}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
         description=(
-            "Folder of the adapter in PEFT's form: pvc://claim/path, or file:///path in the image or on a volume of "
-            "pod.template; the same in every GPU pod. New weights need a new path."
+            "Where the adapter is, in PEFT's form: hf://org/name on the hub, which every GPU pod downloads with the "
+            "token of model.hfTokenSecret; or a folder that is the same in every GPU pod: pvc://claim/path, or "
+            "file:///path in the image or on a volume of pod.template. New weights in a folder need a new path."
         ),
     )
+    revision: ShortText | None = Field(
+        default=None,
+        description=(
+            "Branch, tag or commit of an hf:// adapter; the default branch when absent. Which commit that was stays "
+            "until the entry changes."
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _hub_only(self) -> Self:
+        if self.revision is not None and not self.uri.startswith("hf://"):
+            raise ValueError(ADAPTER_REVISION)
+        return self
 
     @property
     def claim(self) -> str:
@@ -674,7 +702,7 @@ SHARED_PODS = (
 SHARED_EXECUTOR = "rayClusterRef is a Ray cluster: distributedExecutorBackend must be auto or ray"
 SHARED_VOLUME = (
     "rayClusterRef mounts and downloads nothing: model.uri must be file://, a path in the RayCluster's pods, "
-    "and lora.persistentVolumeClaims must be absent"
+    "no adapter may be hf://, and lora.persistentVolumeClaims must be absent"
 )
 VLLM_KEY_VARIABLE = "VLLM_API_KEY"
 DATA_NEEDS_RAY = (
@@ -767,7 +795,8 @@ class VLLMDeploymentSpec(ApiModel):
             ),
             rule(
                 "!has(self.rayClusterRef) || self.model.uri.startsWith('file://')"
-                " && !(has(self.lora) && has(self.lora.persistentVolumeClaims))",
+                " && !(has(self.lora) && (has(self.lora.persistentVolumeClaims)"
+                " || has(self.lora.adapters) && self.lora.adapters.exists(a, a.uri.startsWith('hf://'))))",
                 SHARED_VOLUME,
             ),
         )
@@ -926,7 +955,8 @@ class VLLMDeploymentSpec(ApiModel):
         if self.distributed_executor_backend in (Executor.MP, Executor.UNI):
             raise ValueError(SHARED_EXECUTOR)
         claims = self.lora is not None and "persistent_volume_claims" in self.lora.model_fields_set
-        if claims or not self.model.uri.startswith("file://"):
+        hub = self.lora is not None and any(adapter.uri.startswith("hf://") for adapter in self.lora.adapters)
+        if claims or hub or not self.model.uri.startswith("file://"):
             raise ValueError(SHARED_VOLUME)
 
     def _check_executor(self) -> None:

@@ -198,7 +198,10 @@ class AdapterStatus(ApiModel):
     name: ShortText
     uri: LongText = Field(default="", description="As the spec has it; of one that is no more wanted its path.")
     state: AdapterState
-    message: LongText = Field(default="", description="Why it is not served, and what to do.")
+    message: LongText = Field(
+        default="", description="Why it is not served, and what to do; or how far its download is."
+    )
+    commit: ShortText = Field(default="", description="Commit that the engine downloaded, of an hf:// adapter.")
 
 
 class EngineReplica(ApiModel):

@@ -137,7 +137,8 @@ def _why_lacking(lacking: list[tuple[EngineReplica, AdapterStatus]]) -> tuple[Re
         told = f"{engine.name} serves, but without the LoRA adapter {adapter.name}{more}: {adapter.message}"
         return Reason.ADAPTER_FAILED, told
     names = ", ".join(dict.fromkeys(item.name for _, item in lacking[:8]))
-    return Reason.LOADING_ADAPTERS, f"{engine.name} loads or removes LoRA adapters: {names}"
+    message = next((f" ({item.message})" for _, item in lacking if item.message), "")
+    return Reason.LOADING_ADAPTERS, f"{engine.name} loads or removes LoRA adapters: {names}{message}"
 
 
 def _worst(summary: Summary) -> EngineReplica | None:

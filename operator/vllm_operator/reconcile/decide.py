@@ -29,7 +29,14 @@ from vllm_operator.lifecycle.actions import (
     Patch,
     Submit,
 )
-from vllm_operator.lifecycle.adapters import AdapterStep, compare, reported_adapters, shortened
+from vllm_operator.lifecycle.adapters import (
+    AdapterStep,
+    able,
+    compare,
+    reported_adapters,
+    shortened,
+    told_commits,
+)
 from vllm_operator.lifecycle.conditions import Blocker
 from vllm_operator.lifecycle.engine import EngineStep, RayView, own_report, step
 from vllm_operator.reconcile.compare import contains
@@ -104,6 +111,7 @@ def decide(
         actions += _service(seen)
         for names in intent.missing:
             actions += _create_engine(seen, names, intent)
+    commits = _commits(intent)
     steps: dict[str, EngineStep] = {}
     for name, engine in intent.engines.items():
         view = replace(engine.view, ray=rays.get(name))
@@ -114,13 +122,13 @@ def decide(
         elif engine.names.report not in seen.config_maps:
             actions.append(Create(body=access.report_config_map(seen.owner, engine.names, view.report)))
         if told.submit and view.ray and view.front:
-            actions.append(_submit(seen, engine, view.ray.session, view.front.ip, settings))
+            actions.append(_submit(seen, engine, view.ray.session, view.front.ip, settings, commits=commits))
     serving = frozenset(name for name, told in steps.items() if told.replica.state is EngineState.SERVING)
     # Before anybody is asked to drain: it ends when no request comes any more.
     actions += endpoint_slices(seen, intent, serving)
     adapted = _adapt(seen, intent, steps)
     actions += [*releases(intent, rays), *collections(seen)]
-    actions += [*_adapt_actions(seen, intent, adapted), *_drains(seen, intent)]
+    actions += [*_adapt_actions(seen, intent, adapted, settings, commits), *_drains(seen, intent)]
     replicas = _with_adapters(_replicas(seen, intent, steps), adapted)
     requeues = [told.requeue_after for told in steps.values() if told.requeue_after is not None]
     requeues += [wait.seconds for wait in intent.waiting.values() if wait.seconds is not None]
@@ -149,7 +157,13 @@ def decide(
     )
 
 
-def plan_of(engine: Engine, seen: Observation, session: str, settings: Settings) -> contract.EnginePlan:
+Commits = Mapping[tuple[str, str], str]
+"""What was downloaded of the hub for an adapter, by its name and its address there."""
+
+
+def plan_of(
+    engine: Engine, seen: Observation, session: str, settings: Settings, commits: Commits
+) -> contract.EnginePlan:
     """Give the plan of an engine's due attempt on a Ray session."""
     return engine_plan(
         owner=seen.owner,
@@ -159,15 +173,32 @@ def plan_of(engine: Engine, seen: Observation, session: str, settings: Settings)
         attempt=Attempt(number=engine.turn.attempt, ray_session=session),
         deadlines=settings.deadlines,
         hub=settings.hub,
-        adapters=_wanted_adapters(engine, seen),
+        adapters=_wanted_adapters(engine, seen, settings, commits),
     )
 
 
-def _wanted_adapters(engine: Engine, seen: Observation) -> tuple[contract.Adapter, ...]:
+def _wanted_adapters(
+    engine: Engine, seen: Observation, settings: Settings, commits: Commits
+) -> tuple[contract.Adapter, ...]:
     """Give the LoRA adapters for an engine's next start: while the spec is not carried out, those that it had."""
-    if seen.spec and not seen.blocker and not seen.plan_only:
-        return tuple(lora.adapters(seen.spec))
-    return reported_adapters(own_report(engine.view))
+    report = own_report(engine.view)
+    carried_out = seen.spec and not seen.blocker and not seen.plan_only
+    wanted = tuple(lora.adapters(seen.spec)) if seen.spec and carried_out else reported_adapters(report)
+    # Its own before another's: two engines may have asked for a branch just as it moved.
+    known = {**commits, **told_commits(report)}
+    return tuple(
+        lora.to_download(item, engine.revision.engine, hub=settings.hub, commit=known.get((item.name, item.path), ""))
+        for item in wanted
+    )
+
+
+def _commits(intent: Intent) -> Commits:
+    """Give what the engines have downloaded of the hub: one that comes later gets the same, though a branch moved."""
+    return {
+        key: commit
+        for engine in intent.engines.values()
+        for key, commit in told_commits(own_report(engine.view)).items()
+    }
 
 
 def _adapt(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -> dict[str, AdapterStep]:
@@ -183,14 +214,16 @@ def _adapt(seen: Observation, intent: Intent, steps: Mapping[str, EngineStep]) -
     return {name: compare(wanted, own_report(engine.view)) for name, engine in able}
 
 
-def _adapt_actions(seen: Observation, intent: Intent, adapted: Mapping[str, AdapterStep]) -> list[Action]:
+def _adapt_actions(
+    seen: Observation, intent: Intent, adapted: Mapping[str, AdapterStep], settings: Settings, commits: Commits
+) -> list[Action]:
     asked = [(name, intent.engines[name]) for name, told in adapted.items() if told.ask]
     return [
         Adapt(
             engine=name,
             ip=engine.view.lead.ip,
             secret=engine.names.secret,
-            adapters=_wanted_adapters(engine, seen),
+            adapters=able(_wanted_adapters(engine, seen, settings, commits), own_report(engine.view)),
             port=engine.view.cluster.ports["supervisor"],
         )
         for name, engine in asked
@@ -259,8 +292,10 @@ def _create_engine(seen: Observation, names: EngineNames, intent: Intent) -> lis
     ]
 
 
-def _submit(seen: Observation, engine: Engine, session: str, ip: str, settings: Settings) -> Submit:
-    plan, tenancy = plan_of(engine, seen, session, settings), engine.view.cluster.tenancy
+def _submit(
+    seen: Observation, engine: Engine, session: str, ip: str, settings: Settings, *, commits: Commits
+) -> Submit:
+    plan, tenancy = plan_of(engine, seen, session, settings, commits), engine.view.cluster.tenancy
     if tenancy:
         plan = plan_on_seats(plan, engine.view, engine.revision, engine.names)
     return Submit(plan=plan, ip=ip, secret=engine.names.secret, auth=tenancy.auth if tenancy else None)

@@ -194,7 +194,7 @@ class Reconciler:
 
     async def _ask_ray(self, engine: Engine, seen: Observation) -> RayView:
         def job_id(session: str) -> str:
-            return contract.job_id(plan_of(engine, seen, session, self._settings))
+            return contract.job_id(plan_of(engine, seen, session, self._settings, {}))
 
         return await self._ray_side.look(
             engine.view, namespace=seen.owner.namespace, secret=engine.names.secret, job_id=job_id

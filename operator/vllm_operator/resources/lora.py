@@ -2,20 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_operator.api.spec import MAX_ADAPTERS, Lora, VLLMDeploymentSpec
+from vllm_operator.api.spec import MAX_ADAPTERS, Adapter, Lora, VLLMDeploymentSpec
 from vllm_operator.resources.model import CLAIM_ROOT, ModelLocation, locate
+
+HUB = "hf://"
 
 
 def adapters(spec: VLLMDeploymentSpec) -> dict[contract.Adapter, str]:
     """Give the adapters that every engine is to serve, with their paths inside its pods; and the ``uri`` of each."""
     location = locate(spec.model)
     return {
-        contract.Adapter(name=item.name, path=_path(item.uri, location)): item.uri
+        contract.Adapter(name=item.name, path=_path(item, location)): item.uri
         for item in (spec.lora or Lora()).adapters
     }
+
+
+def to_download(adapter: contract.Adapter, part: Mapping[str, Any], *, hub: str, commit: str) -> contract.Adapter:
+    """Complete an adapter of the hub by what its engine downloads; another one stays as it is.
+
+    Parameters
+    ----------
+    part
+        Engine part of the engine's revision: a model of the hub has a cache in the pods, which its adapters share.
+    hub
+        Address of the hub.
+    commit
+        That it had before; empty when none is known.
+    """
+    if not adapter.path.startswith(HUB):
+        return adapter
+    repository, _, revision = adapter.path.removeprefix(HUB).partition("@")
+    cache = {"folder": contract.ADAPTER_CACHE, **part.get("hub", {})}
+    source = contract.HubSource(
+        repository=repository,
+        revision=revision,
+        endpoint=hub,
+        named_by=f"spec.lora.adapters[{adapter.name}]",
+        **{key: value for key, value in cache.items() if key in ("folder", "shared", "room")},
+    )
+    return replace(adapter, source=source, commit=commit)
 
 
 def arguments(lora: Lora | None) -> list[str]:
@@ -53,8 +83,10 @@ def volumes(spec: VLLMDeploymentSpec) -> list[dict[str, Any]]:
     ]
 
 
-def _path(uri: str, location: ModelLocation) -> str:
-    scheme, _, rest = uri.partition("://")
+def _path(adapter: Adapter, location: ModelLocation) -> str:
+    scheme, _, rest = adapter.uri.partition("://")
+    if scheme == "hf":
+        return f"{adapter.uri}@{adapter.revision}" if adapter.revision else adapter.uri
     if scheme == "file":
         return rest
     claim, _, path = rest.partition("/")

@@ -145,6 +145,10 @@ ACCEPTED = (
             "lora": {"adapters": [_adapter("sql", "pvc://claim/sql")]},
         },
     ),
+    Case(
+        "adapters of the hub beside a model that is not of it",
+        _lora(_adapter("a", "hf://org/name"), _adapter("b", "hf://org/name") | {"revision": "v1"}),
+    ),
     Case("own arguments for adapters", _args("--enable-lora", "--max-loras=2")),
     Case("no drain", {"drain": {"timeoutSeconds": 0}}),
     Case("empty value", {"env": [{"name": "A", "value": ""}]}),
@@ -232,6 +236,12 @@ REFUSED = (
             "claim": {"uri": "pvc://claim/model"},
             "hub": {"uri": "hf://org/name"},
         }.items()
+    ),
+    Case(
+        "shared cluster and an adapter of the hub",
+        {"rayClusterRef": _POOL, **_lora(_adapter("a", "file:///a"), _adapter("b", "hf://org/name"))},
+        "no adapter may be hf://",
+        "no adapter may be hf://",
     ),
     Case(
         "shared cluster without a name",
@@ -356,6 +366,11 @@ REFUSED = (
         "adapter on a claim, and no word of claims",
         {"model": {"uri": "pvc://claim/base"}} | _lora(_adapter("a", "pvc://claim2/a")),
         "a pvc:// adapter needs its claim in the pods",
+    ),
+    Case(
+        "revision of an adapter in a folder",
+        _lora(_adapter("a", "file:///a") | {"revision": "v1"}),
+        "revision is for hf:// adapters",
     ),
     Case("rank that vLLM does not know", _lora(maxLoraRank=17), "Unsupported value", "maxLoraRank must be one of"),
     Case("less in memory than in a batch", _lora(maxLoras=2, maxCpuLoras=1), "maxCpuLoras must be at least maxLoras"),

@@ -8,7 +8,9 @@ import pytest
 from tests.unit.reconcile.world import World
 from tests.unit.resources import samples
 
-from vllm_bootstrap.contract import Adapter, AdapterReport, AdapterState, Phase
+from vllm_bootstrap.clock import Clock
+from vllm_bootstrap.contract import ADAPTER_CACHE, Adapter, AdapterReport, AdapterState, Phase
+from vllm_bootstrap.supervising.report import first_report
 
 SQL, POEMS = Adapter(name="sql", path="/opt/sql"), Adapter(name="poems", path="/opt/poems")
 
@@ -128,6 +130,80 @@ async def test_while_the_spec_is_not_carried_out_they_stay_as_they_are(change: d
     world.report(Phase.FAILED, reason="RankDied", message="rank 1 died", adapters=told(SQL))
     await world.rounds(10)
     assert world.ray.plans[-1].adapters == (SQL,)
+
+
+HUB = {"name": "hub", "uri": "hf://org/a", "revision": "v1"}
+HUB_PATH = "hf://org/a@v1"
+
+
+def of_hub(state: AdapterState, *, commit: str = "", message: str = "") -> tuple[AdapterReport, ...]:
+    return (AdapterReport(name="hub", path=HUB_PATH, state=state, commit=commit, message=message),)
+
+
+@pytest.mark.parametrize(
+    ("model", "folder"),
+    [
+        ({"uri": "file:///m"}, ADAPTER_CACHE),
+        ({"uri": "hf://org/base"}, "/var/cache/huggingface/hub"),
+    ],
+)
+async def test_one_of_the_hub_goes_to_the_engine_with_all_that_its_pods_need(
+    model: dict[str, Any], folder: str
+) -> None:
+    world = await serving(model=model)
+    world.change(lora={"adapters": [HUB]})
+    world.report(Phase.SERVING, hub_adapters=True)
+    await world.round()
+    [asked] = world.supervisors.adapted[-1]
+    assert (asked.name, asked.path, asked.commit) == ("hub", HUB_PATH, "")
+    source = asked.source
+    assert (source.repository, source.revision, source.folder, source.shared) == ("org/a", "v1", folder, False)
+    assert source.endpoint == "https://huggingface.co"
+    assert source.named_by == "spec.lora.adapters[hub]"
+    told = of_hub(AdapterState.PENDING, message="downloading hf://org/a: pod 50%")
+    world.report(Phase.SERVING, adapters=told, hub_adapters=True)
+    await world.round()
+    ready = world.condition("Ready")
+    assert (ready["status"], ready["reason"]) == ("False", "LoadingAdapters")
+    assert ready["message"] == "engine-0 loads or removes LoRA adapters: hub (downloading hf://org/a: pod 50%)"
+    assert world.condition("Available")["status"] == "True"
+    world.report(Phase.SERVING, adapters=of_hub(AdapterState.LOADED, commit="c1"), hub_adapters=True)
+    await world.round()
+    assert world.condition("Ready")["status"] == "True"
+    [entry] = world.engines["engine-0"]["adapters"]
+    assert entry == {"name": "hub", "uri": "hf://org/a", "state": "Loaded", "commit": "c1"}
+    assert world.engines["engine-0"]["attempt"] == 1
+
+
+async def test_its_commit_stays_over_a_restart_and_is_what_other_engines_get() -> None:
+    world = await serving(replicas=2)
+    world.change(lora={"adapters": [HUB]})
+    world.report(Phase.SERVING, adapters=of_hub(AdapterState.LOADED, commit="c1"), hub_adapters=True)
+    world.report(Phase.SERVING, engine=1, hub_adapters=True)
+    await world.round()
+    assert [item.commit for item in world.supervisors.adapted[-1]] == ["c1"]
+    told = of_hub(AdapterState.LOADED, commit="c1")
+    world.report(Phase.FAILED, reason="RankDied", message="rank 1 died", adapters=told, hub_adapters=True)
+    await world.round()
+    await world.rounds(8)
+    [again] = world.ray.plans[-1].adapters
+    assert (world.ray.plans[-1].attempt, again.path, again.commit) == (2, HUB_PATH, "c1")
+    assert first_report(world.ray.plans[-1], Clock()).adapters[0].commit == "c1", "also while it has not come so far"
+    world.change(lora={"adapters": [{**HUB, "revision": "v2"}]})
+    world.report(Phase.SERVING, adapters=told, hub_adapters=True)
+    await world.round()
+    assert {item.commit for asked in world.supervisors.adapted[-2:] for item in asked} == {""}
+
+
+async def test_an_engine_from_before_an_upgrade_serves_on_and_says_what_it_cannot() -> None:
+    world = await serving(SQL)
+    count = len(world.supervisors.adapted)
+    world.change(lora={"adapters": [*lora(SQL)["adapters"], HUB]})
+    await world.round()
+    assert states(world) == ["sql Loaded", "hub Failed"]
+    assert {item.name for asked in world.supervisors.adapted[count:] for item in asked} <= {"sql"}
+    assert "earlier version of the operator" in world.condition("Ready")["message"]
+    assert world.engines["engine-0"]["state"] == "Serving"
 
 
 async def test_a_supervisor_that_does_not_answer_is_told_again() -> None:

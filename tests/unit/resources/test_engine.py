@@ -159,6 +159,27 @@ def test_adapters_have_paths_in_the_pods_and_only_engines_that_take_them_get_any
     assert plan(1, adapters=wanted).adapters == ()
 
 
+def test_an_adapter_of_the_hub_shares_the_cache_of_the_model_and_renders_nothing() -> None:
+    adapters = {"lora": {"adapters": [{"name": "hub", "uri": "hf://org/a"}, *LORA_ADAPTERS[:1]]}}
+    cache = {"model": {"uri": "hf://a/b", "cache": {"persistentVolumeClaim": "claim"}}}
+    found, image = lora.adapters(samples.spec_of(adapters, cache))
+    assert (found.path, found.source.repository) == ("hf://org/a", "")
+    assert part(cache, adapters) == part(cache, {"lora": {}})
+    hub = {"folder": "/var/cache/huggingface/hub", "shared": True, "room": 5, "repository": "a/b", "revision": "r"}
+    made = lora.to_download(found, {"hub": hub}, hub="https://mirror", commit="c")
+    assert made.source == contract.HubSource(
+        repository="org/a",
+        endpoint="https://mirror",
+        folder="/var/cache/huggingface/hub",
+        shared=True,
+        room=5,
+        named_by="spec.lora.adapters[hub]",
+    )
+    assert made.commit == "c"
+    assert lora.to_download(image, {"hub": hub}, hub="https://mirror", commit="") == image
+    assert lora.to_download(found, {}, hub="https://mirror", commit="").source.folder == contract.ADAPTER_CACHE
+
+
 def test_claims_of_adapters_are_mounted_beside_the_models_own() -> None:
     assert lora.claims(samples.spec_of(LORA)) == ["more"]
     [mount] = lora.mounts(samples.spec_of(LORA))

@@ -20,6 +20,7 @@ from vllm_operator.resources.revision import (
 HUB = {"model": {"uri": "hf://org/name"}}
 CLAIM = {"model": {"uri": "pvc://claim/a"}}
 LORA = {"lora": {"adapters": [{"name": "sql", "uri": "file:///a"}]}}
+HUB_ADAPTER = {"name": "hub", "uri": "hf://org/a", "revision": "v1"}
 SECRET_ENV = {"env": [{"name": "S", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}]}
 
 
@@ -77,6 +78,7 @@ def changed(before: samples.Object, after: samples.Object) -> str:
         pytest.param({}, {"lora": {}}, "engine", id="an engine that can take adapters"),
         pytest.param({"lora": {}}, LORA, "", id="the first adapter"),
         pytest.param(LORA, {"lora": {"adapters": []}}, "", id="no adapter any more"),
+        pytest.param(LORA, {"lora": {"adapters": [HUB_ADAPTER]}}, "", id="an adapter of the hub"),
         pytest.param(LORA, {"lora": {**LORA["lora"], "maxLoraRank": 64}}, "engine", id="a higher rank"),
         pytest.param(LORA, {"lora": {**LORA["lora"], "maxLoras": 2}}, "engine", id="more adapters in a batch"),
         pytest.param(LORA, {"lora": {**LORA["lora"], "persistentVolumeClaims": ["c"]}}, "pods", id="their claim"),

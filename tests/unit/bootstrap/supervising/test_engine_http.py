@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from vllm_bootstrap.clock import Clock
-from vllm_bootstrap.contract import Adapter, AdapterReport, AdapterReports, AdapterState, dumps
+from vllm_bootstrap.contract import Adapter, AdapterList, AdapterReport, AdapterReports, AdapterState, dumps
 from vllm_bootstrap.launching.gate import ADAPTERS_PATH, FLIGHT_PATH
 from vllm_bootstrap.supervising import engine_http
 from vllm_bootstrap.supervising.engine_http import HttpEngine, first_token
@@ -144,7 +144,7 @@ def test_the_engine_is_asked_for_adapters_through_its_gate(fake: FakeEngine, eng
     fake.words = dumps(AdapterReports(adapters=(told,)))
     subject.adapt((Adapter(name="sql", path="/a"),))
     assert inbox.events.get(timeout=5) == AdaptersSeen((told,))
-    wanted: dict[str, object] = {"adapters": [{"name": "sql", "path": "/a"}]}
+    wanted = json.loads(dumps(AdapterList(adapters=(Adapter(name="sql", path="/a"),))))
     assert fake.requests == [(ADAPTERS_PATH, "Bearer t", wanted)]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,12 +22,14 @@ from vllm_bootstrap.contract import (
     EnginePlan,
     EngineReport,
     FailureReason,
+    HubSource,
     Phase,
     RankReport,
 )
 from vllm_bootstrap.failure import EngineFailure
-from vllm_bootstrap.supervising import drain, supervisor
+from vllm_bootstrap.supervising import adapters, drain, supervisor
 from vllm_bootstrap.supervising.events import (
+    AdapterFetched,
     AdaptersAsked,
     AdaptersSeen,
     Answered,
@@ -79,6 +81,8 @@ class Rig:
         self.asked: list[tuple[Adapter, ...]] = []
         self.adapted: list[AdaptersSeen] = []
         self.after_adapters: dict[int, list[Event]] = {}
+        self.fetched: list[Adapter] = []
+        self.downloads: dict[int, list[Event]] = {}
         self.script: dict[str, list[Event]] = {
             "start": [LauncherStarted(100)],
             "watch": [RanksSeen(ALIVE), Answered()],
@@ -105,6 +109,7 @@ class Rig:
             launcher=self,
             engine=self,
             ranks=self,
+            fetcher=self,
             inbox=self.inbox,
             paths=self.paths,
             publish=self.reports.append,
@@ -146,6 +151,14 @@ class Rig:
         told = self.adapted.pop(0) if self.adapted else AdaptersSeen(tuple(map(loaded, adapters)))
         self.inbox.put(told)
         for event in self.after_adapters.pop(len(self.asked), ()):
+            self.inbox.put(event)
+
+    def keep(self, adapters: Sequence[Adapter]) -> None:
+        self.calls.append("keep")
+
+    def fetch(self, adapter: Adapter) -> None:
+        self.fetched.append(adapter)
+        for event in self.downloads.pop(len(self.fetched), ()):
             self.inbox.put(event)
 
     def arm(self) -> None:
@@ -298,7 +311,10 @@ def test_adapters_change_while_it_serves(
     assert rig.reports[-1].adapters == tuple(map(loaded, questions[-1]))
 
 
-def test_what_has_failed_is_tried_again_when_it_is_asked_for_again(make_rig: Callable[..., Rig]):
+def test_what_has_failed_is_tried_again_when_it_is_asked_for_again(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(adapters, "AGAIN_SECONDS", 0.0)
     rig = make_rig(adapters=(SQL,))
     rig.adapted = [AdaptersSeen((failed(SQL, "no such folder"),))]
     rig.after_adapters = {1: [AdaptersAsked((SQL,))], 2: [StopAsked()]}
@@ -325,6 +341,42 @@ def test_what_is_asked_for_meanwhile_comes_next_and_only_the_last_of_it(
     monkeypatch.setattr(rig, "adapt", adapt)
     rig.run(AdaptersAsked((SQL,)))
     assert rig.asked == [(SQL,), (POEMS,)]
+
+
+HUB = Adapter(name="hub", path="hf://org/a@main", source=HubSource(repository="org/a", revision="main"))
+THERE = AdapterFetched(HUB, folder="/cache/abc", commit="abc")
+
+
+def test_an_adapter_of_the_hub_is_downloaded_while_the_engine_loads(make_rig: Callable[..., Rig]):
+    rig = make_rig(adapters=(SQL, HUB))
+    rig.downloads = {1: [AdapterFetched(HUB, message="50%"), THERE]}
+    rig.after_adapters = {1: [StopAsked()]}
+    rig.run()
+    assert rig.fetched == [HUB]
+    assert rig.asked == [(SQL, Adapter(name="hub", path="/cache/abc"))]
+    loading = [item.message for report in rig.reports for item in report.adapters if report.phase is Phase.LOADING]
+    assert "50%" in loading
+    serving = next(report for report in rig.reports if report.phase is Phase.SERVING)
+    assert serving.adapters == (loaded(SQL), replace(loaded(HUB), commit="abc"))
+
+
+def test_an_engine_serves_before_the_download_has_ended_and_tells_what_is_wrong_with_it(make_rig: Callable[..., Rig]):
+    rig = make_rig(adapters=(SQL, HUB))
+    rig.after_adapters = {1: [AdapterFetched(HUB, failed=True, message="no such revision"), StopAsked()]}
+    rig.run()
+    serving = next(report for report in rig.reports if report.phase is Phase.SERVING)
+    assert [item.state for item in serving.adapters] == [AdapterState.LOADED, AdapterState.PENDING]
+    assert rig.reports[-1].adapters == (loaded(SQL), failed(HUB, "no such revision"))
+    assert rig.asked == [(SQL,)]
+
+
+def test_one_that_is_added_while_it_serves_is_loaded_when_it_is_there(make_rig: Callable[..., Rig]):
+    rig = make_rig(adapters=(SQL,))
+    rig.downloads = {1: [THERE]}
+    rig.after_adapters = {1: [AdaptersAsked((SQL, HUB))], 2: [StopAsked()]}
+    rig.run()
+    assert rig.asked == [(SQL,), (SQL, Adapter(name="hub", path="/cache/abc"))]
+    assert rig.reports[-1].adapters == (loaded(SQL), replace(loaded(HUB), commit="abc"))
 
 
 def test_an_engine_that_loads_has_nothing_to_drain(make_rig: Callable[..., Rig]):
