@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hub.server import COMMIT, ELSEWHERE, HubServer, Repository, serving_hub
+from tests.hub.server import COMMIT, ELSEWHERE, HubServer, Repository
 from tests.product.ask import complete, service_url
 from tests.product.deployment import RESOURCE, Deployment, applying
-from tests.product.install import REPOSITORY, Installation, install
+from tests.product.install import REPOSITORY
 from tests.product.knock import WEBSOCKET, concrete, knock, spellings
 from tests.product.lora import write_adapter
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
-from tests.testbed.render import GATEWAY
 
 from vllm_bootstrap.launching.gate import ADAPTERS_PATH, FLIGHT_PATH, OPEN_PATHS
 
@@ -96,16 +95,12 @@ def namespace(bed: Bed, folder: Path) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def hub(operator: Installation, bed: Bed, folder: Path) -> Iterator[HubServer]:
-    """Serve one of the adapters to who has the token, and have the chart name the hub."""
-    with serving_hub(GATEWAY) as server:
-        server.repositories["adapters/sql"] = Repository(
-            folder=folder / "sql", files={"adapter_model.bin": b"x", "README.md": b"x"}, is_private=True
-        )
-        server.tokens = frozenset({TOKEN})
-        install(bed, values={"hub": {"endpoint": server.url}})
-        yield server
-    install(bed)
+def hub(hub_server: HubServer, folder: Path) -> HubServer:
+    """Let the hub have one of the adapters, for who has the token."""
+    superfluous = {"adapter_model.bin": b"x", "README.md": b"x"}
+    hub_server.repositories["adapters/sql"] = Repository(folder=folder / "sql", files=superfluous, is_private=True)
+    hub_server.tokens |= {TOKEN}
+    return hub_server
 
 
 @pytest.fixture(scope="module")

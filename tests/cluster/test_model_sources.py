@@ -9,15 +9,14 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.hub.server import ELSEWHERE, HubServer, Repository, serving_hub
+from tests.hub.server import ELSEWHERE, HubServer, Repository
 from tests.product.ask import complete, service_url
 from tests.product.deployment import Deployment, applying
-from tests.product.install import Installation, dummy_models, install
+from tests.product.install import dummy_models
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
-from tests.testbed.render import GATEWAY
 
-pytestmark = [pytest.mark.cluster, pytest.mark.engine]
+pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.usefixtures("operator")]
 
 NAMESPACE = "model-sources"
 TOKEN, WRONG = "hf_ofthetestbed", "hf_nolongervalid"
@@ -28,16 +27,13 @@ ONLINE = {"containers": [{"name": "vllm", "env": [{"name": "HF_HUB_OFFLINE", "va
 
 
 @pytest.fixture(scope="module")
-def hub(operator: Installation, bed: Bed) -> Iterator[HubServer]:
-    """Serve the demo model, with what must not be downloaded beside it, and have the chart name the hub."""
-    with serving_hub(GATEWAY) as server:
-        superfluous = {"original/consolidated.00.pth": b"x", "pytorch_model.bin": b"x", "README.md": b"x"}
-        server.repositories[MODEL] = Repository(folder=bed.runtime().model, files=superfluous, is_private=True)
-        server.repositories[TINY] = Repository(folder=dummy_models(bed) / "dummy-tp", is_private=True)
-        server.tokens = frozenset({TOKEN})
-        install(bed, values={"hub": {"endpoint": server.url}})
-        yield server
-    install(bed)
+def hub(hub_server: HubServer, bed: Bed) -> HubServer:
+    """Let the hub have the demo model, with what must not be downloaded beside it."""
+    superfluous = {"original/consolidated.00.pth": b"x", "pytorch_model.bin": b"x", "README.md": b"x"}
+    hub_server.repositories[MODEL] = Repository(folder=bed.runtime().model, files=superfluous, is_private=True)
+    hub_server.repositories[TINY] = Repository(folder=dummy_models(bed) / "dummy-tp", is_private=True)
+    hub_server.tokens |= {TOKEN}
+    return hub_server
 
 
 @pytest.fixture(scope="module")
