@@ -1,5 +1,6 @@
-"""Data parallel over two pods: dense, a mixture of experts, and dense on tensor parallel ranks.
+"""Data parallel over two pods: a mixture of experts, and a dense model on tensor parallel ranks.
 
+A dense model without them is in ``test_shared_cluster``.
 Expert parallel cannot be run here: vLLM's kernel for experts on a CPU takes no map of them, and ends in a segfault.
 
 One engine at a time: the fixture brings a shape up, all tests of it run in the order in which they stand, and it goes
@@ -32,18 +33,25 @@ PLAIN = {"A_PLAIN_VARIABLE": "reaches every rank", "NCCL_DEBUG": "WARN"}
 
 @dataclass(frozen=True)
 class Victim:
-    """A process that is killed, and what the failure must say."""
+    """Processes that are killed, and what the failure must say.
+
+    Attributes
+    ----------
+    words
+        Of their command lines.
+    lead
+        They are in the lead pod; otherwise in the other one.
+    """
 
     words: str
-    pod: int
     reason: str
     message: str
-    rank: int = -1
+    lead: bool = False
 
 
-RANK = Victim("RayWorkerProc", 1, "RankDied", "rank 1 on pod", rank=1)
-CORE = Victim("DPMoEEngineCoreActor", 1, "RankDied", "the DPMoEEngineCoreActor of data parallel rank 1 on pod", rank=1)
-COORDINATOR = Victim("DPCoordinator", 0, "LauncherExited", "vLLM's data parallel coordinator")
+RANKS = Victim("RayWorkerProc", "RankDied", "rank {rank} on pod {pod}")
+CORE = Victim("DPMoEEngineCoreActor", "RankDied", "the DPMoEEngineCoreActor of data parallel rank {rank} on pod {pod}")
+COORDINATOR = Victim("DPCoordinator", "LauncherExited", "vLLM's data parallel coordinator", lead=True)
 
 
 @dataclass(frozen=True)
@@ -54,20 +62,17 @@ class Shape:
     ----------
     core
         Class of the actor that each data parallel rank must have.
-    victim
-        What is killed: words of the command line, in the lead pod or in the other one, and what the failure must say.
-        An attempt costs the better part of a minute, so each is killed in one shape only.
-    again
-        The attempt that follows is waited for; the largest shape takes minutes for it, and would show nothing new.
+    victims
+        What is killed, one after the other.  An attempt costs the better part of a minute, so each is killed in one
+        shape only, and the last one's next attempt is not waited for.
     """
 
     name: str
     model: str
     core: str
-    victim: Victim
+    victims: tuple[Victim, ...]
     tensor: int = 1
     data: int = 2
-    again: bool = True
 
     @property
     def placed_groups(self) -> list[tuple[str, str]]:
@@ -76,9 +81,8 @@ class Shape:
 
 
 SHAPES = [
-    Shape("dense", "dummy-tp", "EngineCoreActor", RANK),
-    Shape("moe", "dummy-moe", "DPMoEEngineCoreActor", CORE),
-    Shape("wide", "dummy-tp", "EngineCoreActor", COORDINATOR, tensor=2, again=False),
+    Shape("moe", "dummy-moe", "DPMoEEngineCoreActor", (CORE, COORDINATOR)),
+    Shape("dense", "dummy-tp", "EngineCoreActor", (RANKS,), tensor=2),
 ]
 
 
@@ -219,33 +223,40 @@ for entry in os.listdir('/proc'):
 
 
 def test_a_process_that_dies_is_named_and_an_attempt_follows_on_the_same_groups(case: Case) -> None:
-    victim, before = case.shape.victim, case.engine
-    pod = before["ranks"][-1 if victim.pod else 0]["pod"]
+    *victims, last = case.shape.victims
+    for victim in victims:
+        before = case.engine
+        kill(case, victim)
+        engine = case.deployment.await_engine("Serving", attempt=before["attempt"] + 1, deadline=400)
+        assert engine["placementGroups"] == before["placementGroups"]
+        assert [rank["rayNode"] for rank in engine["ranks"]] == [rank["rayNode"] for rank in before["ranks"]]
+        evidence = case.evidence()
+        assert case.disagreements(engine, evidence) == []
+        alive = [actor["class_name"] for actor in evidence.tables["actors"] if actor["state"] == "ALIVE"]
+        assert (alive.count("RayWorkerProc"), alive.count(case.shape.core)) == (2 * case.shape.tensor, 2)
+        case.bed.wait_for("the Service to lead to it again", lambda: is_reached(case.url), 30)
+        test_every_data_parallel_rank_answers(case)
+    kill(case, last)
+
+
+def kill(case: Case, victim: Victim) -> None:
+    """Kill processes; see that what follows names one of them."""
+    before = case.engine
+    pod = (
+        before["pod"] if victim.lead else next(rank["pod"] for rank in before["ranks"] if rank["pod"] != before["pod"])
+    )
     assert case.execute(pod, KILL.format(words=victim.words))
     case.deployment.await_condition("Ready", "False", deadline=30)
-    failure = case.deployment.await_seen("its failure", newest_failure, deadline=30)
-    assert (failure["reason"], failure["attempt"], failure.get("rank", -1)) == (
-        victim.reason,
-        before["attempt"],
-        victim.rank,
-    )
-    assert failure["message"].startswith(victim.message)
-    if not case.shape.again:
-        return
-    engine = case.deployment.await_engine("Serving", attempt=before["attempt"] + 1, deadline=400)
-    assert engine["placementGroups"] == before["placementGroups"]
-    assert [rank["rayNode"] for rank in engine["ranks"]] == [rank["rayNode"] for rank in before["ranks"]]
-    evidence = case.evidence()
-    assert case.disagreements(engine, evidence) == []
-    alive = [actor["class_name"] for actor in evidence.tables["actors"] if actor["state"] == "ALIVE"]
-    assert (alive.count("RayWorkerProc"), alive.count(case.shape.core)) == (2 * case.shape.tensor, 2)
-    case.bed.wait_for("the Service to lead to it again", lambda: is_reached(case.url), 30)
-    test_every_data_parallel_rank_answers(case)
+    failure = case.deployment.await_seen("its failure", lambda body: failure_of(body, before["attempt"]), deadline=30)
+    assert failure["reason"] == victim.reason
+    ranks = [-1] if victim.lead else [rank["rank"] for rank in before["ranks"] if rank["pod"] == pod]
+    assert failure.get("rank", -1) in ranks
+    assert failure["message"].startswith(victim.message.format(rank=failure.get("rank"), pod=pod))
 
 
-def newest_failure(body: dict[str, Any]) -> dict[str, Any] | None:
+def failure_of(body: dict[str, Any], attempt: int) -> dict[str, Any] | None:
     failures = body["status"].get("lastFailures", [])
-    return dict(failures[0]) if failures else None
+    return next((dict(item) for item in failures if item["attempt"] == attempt), None)
 
 
 def is_reached(url: str) -> bool:
