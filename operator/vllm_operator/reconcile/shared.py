@@ -169,7 +169,7 @@ def find_joining(cluster: SharedCluster, now: datetime.datetime) -> Blocker | No
 
 
 def _is_coming(view: PodView, now: datetime.datetime) -> bool:
-    if view.deleting or (view.trouble and view.trouble.lasting):
+    if view.deleting or view.phase in ("Failed", "Succeeded") or (view.trouble and view.trouble.lasting):
         return False
     since, seconds = (view.started_at, JOIN_SECONDS) if view.running else (view.scheduled_at, START_SECONDS)
     instant = parse_time(since)

@@ -338,8 +338,9 @@ UNSCHEDULABLE = {
         (PULLING, True),
         ({**PULLING, "conditions": [{**SCHEDULED, "lastTransitionTime": views.at(-900)}]}, False),
         (UNSCHEDULABLE, False),
+        ({**PULLING, "phase": "Failed", "reason": "Evicted"}, False),
     ],
-    ids=["has just started", "never joined", "pulls its image", "has pulled it for long", "has no node"],
+    ids=["has just started", "never joined", "pulls its image", "has pulled it for long", "has no node", "was evicted"],
 )
 async def test_a_plan_waits_for_pods_that_are_about_to_join_ray(status: dict[str, Any], waits: bool) -> None:
     world = Shared(gpus=(1, 1))
