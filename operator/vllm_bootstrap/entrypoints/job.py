@@ -225,8 +225,7 @@ class Attempt:
 
     def _groups(self) -> list[Group]:
         """Give the placement groups of this engine that are there, whatever its sizes were when they were made."""
-        names = sorted({name for name in ray_cluster.group_names() if is_of_engine(self._plan, name)})
-        return [group for name in names if (group := ray_cluster.find_group(name))]
+        return ray_cluster.find_groups(lambda name: is_of_engine(self._plan, name))
 
     def _await_removal(self, names: Sequence[str]) -> None:
         def left() -> list[str]:

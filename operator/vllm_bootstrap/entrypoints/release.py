@@ -66,8 +66,7 @@ def release(tenancy: Tenancy, gcs: str, clock: Clock) -> None:
 def groups_of(tenancy: Tenancy) -> list[Group]:
     """List the placement groups of an engine that are not removed."""
     mine = re.compile(rf"{re.escape(tenancy.stem)}-dp\d+")
-    names = sorted({name for name in ray_cluster.group_names() if mine.fullmatch(name)})
-    return [group for name in names if (group := ray_cluster.find_group(name))]
+    return ray_cluster.find_groups(lambda name: bool(mine.fullmatch(name)))
 
 
 def release_all(tenancies: Sequence[Tenancy], gcs: str, clock: Clock) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,6 +98,12 @@ def find_group(name: str) -> Group | None:
         return None
     found = _group(group)
     return None if found.state == REMOVED else found
+
+
+def find_groups(is_wanted: Callable[[str], bool]) -> list[Group]:
+    """Give the placement groups that are there and not removed, by name; of those that go meanwhile, none."""
+    names = sorted({name for name in group_names() if is_wanted(name)})
+    return [group for name in names if (group := find_group(name))]
 
 
 def read_group(group_id: str) -> Group:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from http import HTTPStatus
 from typing import Any
 
@@ -102,7 +103,7 @@ class Observation:
     slices: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     shared: Mapping[str, SharedCluster] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def tenancies(self) -> Mapping[str, Tenancy]:
         """What engines hold of shared RayClusters, by ConfigMap."""
         read = ((name, read_tenancy(body)) for name, body in self.holdings.items())
