@@ -57,7 +57,7 @@ testbed-env: $(VENV)/.complete ## Print what a shell needs: eval "$(make -s test
 # ---- for developers --------------------------------------------------------------------------------------------
 
 .PHONY: test
-test: verify testbed-build test-unit test-cluster ## All checks and all tests, on a test bed that it starts and stops itself.
+test: verify testbed-build test-unit test-cluster ## All checks and tests but the extended ones, on a test bed that it starts and stops itself.
 
 .PHONY: testbed-build
 testbed-build: install ## Build or find everything of the test bed; about 15 minutes with an empty cache.
@@ -79,7 +79,11 @@ test-unit: install ## The fast tests: no cluster needed.
 
 .PHONY: test-cluster
 test-cluster: testbed-build ## The tests on the test bed: contracts, cluster, engines.
-	@$(RUN) -m pytest tests/contract tests/cluster
+	@$(RUN) -m pytest -m "not extended" tests/contract tests/cluster
+
+.PHONY: test-extended
+test-extended: testbed-build ## Further shapes on the test bed: larger engines, other models, profiling; before a release.
+	@$(RUN) -m pytest -m extended tests/cluster
 
 .PHONY: bench-start
 bench-start: install ## Measure apply to Ready beside a start by hand; writes docs/benchmarks.json.

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.product.deployment import Deployment, applying
+from tests.product.deployment import STARTED, Deployment, applying
 from tests.product.install import Installation
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
@@ -77,7 +77,7 @@ def test_nothing_is_made_before_it_can_be(
     apply: Callable[[dict[str, Any]], Deployment], bed: Bed, manifest: dict[str, Any], reason: str, text: str
 ) -> None:
     deployment = apply(manifest)
-    stalled = deployment.await_condition("Stalled", "True", reason=reason, deadline=30)
+    stalled = deployment.await_condition("Stalled", "True", reason=reason)
     assert re.search(text, stalled["message"]), stalled["message"]
     assert deployment.condition("Ready")["reason"] == reason
     assert deployment.condition("Reconciling")["status"] == "False"
@@ -87,13 +87,13 @@ def test_nothing_is_made_before_it_can_be(
 
 def test_a_secret_that_comes_later_is_noticed(apply: Callable[[dict[str, Any]], Deployment], bed: Bed) -> None:
     deployment = apply(dummy("later", "dummy-tp", env=_secret_variable("comes-later")))
-    deployment.await_condition("Stalled", "True", reason="SecretNotFound", deadline=30)
+    deployment.await_condition("Stalled", "True", reason="SecretNotFound")
     secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "comes-later"}, "stringData": {"other": "x"}}
     bed.api.apply(secret, namespace=deployment.namespace)
-    bed.wait_for("the missing key to be named", lambda: "no key key" in deployment.condition("Stalled")["message"], 30)
+    bed.wait_for("the missing key to be named", lambda: "no key key" in deployment.condition("Stalled")["message"])
     secret["stringData"] = {"key": "x"}
     bed.api.apply(secret, namespace=deployment.namespace)
-    deployment.await_condition("Stalled", "False", deadline=30)
+    deployment.await_condition("Stalled", "False")
 
 
 @pytest.mark.parametrize("kind", ["Service", "RayCluster"])
@@ -105,13 +105,13 @@ def test_what_is_not_ours_is_left_alone(
     foreign = _foreign_service(name)
     if kind == "RayCluster":
         first = apply(manifest)
-        cluster = bed.wait_for("a RayCluster", lambda: [e.get("rayCluster") for e in first.engines if e], 30)[0]
+        cluster = bed.wait_for("a RayCluster", lambda: [e.get("rayCluster") for e in first.engines if e])[0]
         first.delete()
         foreign = _foreign_ray_cluster(cluster)
     bed.api.apply(foreign, namespace=namespace)
     before = bed.api.json("get", kind.lower(), foreign["metadata"]["name"], "-n", namespace)
     deployment = apply(manifest)
-    stalled = deployment.await_condition("Stalled", "True", reason="NameConflict", deadline=30)
+    stalled = deployment.await_condition("Stalled", "True", reason="NameConflict")
     assert f"{kind} {foreign['metadata']['name']} exists and does not belong to this" in stalled["message"]
     after = bed.api.json("get", kind.lower(), foreign["metadata"]["name"], "-n", namespace)
     assert after["metadata"]["uid"] == before["metadata"]["uid"]
@@ -145,7 +145,7 @@ def test_an_image_that_cannot_be_pulled(apply: Callable[[dict[str, Any]], Deploy
     manifest = dummy("no-pull", "dummy-tp", image="127.0.0.1:9/none:1")
     manifest["spec"]["pod"]["template"] = {"spec": {"containers": [{"name": "vllm", "imagePullPolicy": "Always"}]}}
     deployment = apply(manifest)
-    stalled = deployment.await_condition("Stalled", "True", reason="ImagePullFailed", deadline=90)
+    stalled = deployment.await_condition("Stalled", "True", reason="ImagePullFailed")
     assert "image 127.0.0.1:9/none:1 cannot be pulled" in stalled["message"]
     assert "check spec.image, the registry and pod.imagePullSecrets" in stalled["message"]
 
@@ -156,11 +156,9 @@ def test_an_image_without_ray(apply: Callable[[dict[str, Any]], Deployment]) -> 
     manifest["spec"]["pod"]["template"] = {"spec": {"containers": [{"name": "vllm", "env": [path]}]}}
     deployment = apply(manifest)
     # The container's own last words: the kubelet adds them to the exit code a moment later.
-    stalled = deployment.await_condition(
-        "Stalled", "True", reason="ImageWithoutRay", text="ray: command not found", deadline=90
-    )
+    stalled = deployment.await_condition("Stalled", "True", reason="ImageWithoutRay", text="ray: command not found")
     assert "use an image with ray[default] and vllm" in stalled["message"]
-    deployment.await_condition("RuntimeCompatible", "False", deadline=10)
+    deployment.await_condition("RuntimeCompatible", "False")
 
 
 @pytest.mark.engine
@@ -178,6 +176,7 @@ def test_an_image_without_ray(apply: Callable[[dict[str, Any]], Deployment]) -> 
             "ConfigRefused",
             r"max_num_batched_tokens",
             id="values that vLLM refuses together",
+            marks=pytest.mark.extended,
         ),
         pytest.param(
             dummy("heads", "dummy-tp", tensor=3, gpus_per_pod=3),
@@ -190,6 +189,7 @@ def test_an_image_without_ray(apply: Callable[[dict[str, Any]], Deployment]) -> 
             "ModelNotFound",
             r"/opt/models/dummy/no-such-model",
             id="a model that is not there",
+            marks=pytest.mark.extended,
         ),
     ],
 )
@@ -197,7 +197,7 @@ def test_what_vllm_refuses_is_said_in_its_own_words(
     apply: Callable[[dict[str, Any]], Deployment], manifest: dict[str, Any], reason: str, text: str
 ) -> None:
     deployment = apply(manifest)
-    stalled = deployment.await_condition("Stalled", "True", reason=reason, deadline=180)
+    stalled = deployment.await_condition("Stalled", "True", reason=reason, deadline=STARTED)
     assert re.search(text, stalled["message"]), stalled["message"]
     assert "Traceback" not in stalled["message"]
     failure = deployment.status["lastFailures"][0]
@@ -208,9 +208,9 @@ def test_kuberay_that_is_not_installed(apply: Callable[[dict[str, Any]], Deploym
     bed.uninstall_kuberay()
     try:
         deployment = apply(dummy("no-kuberay", "dummy-tp"))
-        stalled = deployment.await_condition("Stalled", "True", reason="KubeRayNotInstalled", deadline=30)
+        stalled = deployment.await_condition("Stalled", "True", reason="KubeRayNotInstalled")
         assert "install the KubeRay operator and its CRDs" in stalled["message"]
     finally:
         bed.install_kuberay()
-    deployment.await_condition("Stalled", "False", deadline=60)
-    bed.wait_for("its pods", lambda: bed.kubectl("get", "pods", "-n", deployment.namespace, "-o", "name"), 60)
+    deployment.await_condition("Stalled", "False")
+    bed.wait_for("its pods", lambda: bed.kubectl("get", "pods", "-n", deployment.namespace, "-o", "name"))

@@ -80,10 +80,8 @@ class Shape:
         return [("PACK", "CREATED")] * self.data
 
 
-SHAPES = [
-    Shape("moe", "dummy-moe", "DPMoEEngineCoreActor", (CORE, COORDINATOR)),
-    Shape("dense", "dummy-tp", "EngineCoreActor", (RANKS,), tensor=2),
-]
+MOE = Shape("moe", "dummy-moe", "DPMoEEngineCoreActor", (CORE, COORDINATOR))
+DENSE = Shape("dense", "dummy-tp", "EngineCoreActor", (RANKS,), tensor=2)
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,11 @@ class Case:
         return self.bed.kubectl("exec", "-i", "-n", self.deployment.namespace, pod, "--", "python", "-", stdin=code)
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: shape.name)
+@pytest.fixture(
+    scope="module",
+    params=[MOE, pytest.param(DENSE, marks=pytest.mark.extended)],
+    ids=lambda shape: shape.name,
+)
 def case(request: pytest.FixtureRequest, operator: Installation, bed: Bed, namespace: str) -> Iterator[Case]:
     """Give a shape, serving."""
     shape: Shape = request.param
@@ -132,7 +134,7 @@ def case(request: pytest.FixtureRequest, operator: Installation, bed: Bed, names
     bed.api.apply(KEYS, manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, shape.name)
     try:
-        deployment.await_ready(deadline=400)
+        deployment.await_ready()
         yield Case(shape, deployment, bed)
     finally:
         # Also when it did not come up: the next shape needs its GPUs.
@@ -227,14 +229,14 @@ def test_a_process_that_dies_is_named_and_an_attempt_follows_on_the_same_groups(
     for victim in victims:
         before = case.engine
         kill(case, victim)
-        engine = case.deployment.await_engine("Serving", attempt=before["attempt"] + 1, deadline=400)
+        engine = case.deployment.await_engine("Serving", attempt=before["attempt"] + 1)
         assert engine["placementGroups"] == before["placementGroups"]
         assert [rank["rayNode"] for rank in engine["ranks"]] == [rank["rayNode"] for rank in before["ranks"]]
         evidence = case.evidence()
         assert case.disagreements(engine, evidence) == []
         alive = [actor["class_name"] for actor in evidence.tables["actors"] if actor["state"] == "ALIVE"]
         assert (alive.count("RayWorkerProc"), alive.count(case.shape.core)) == (2 * case.shape.tensor, 2)
-        case.bed.wait_for("the Service to lead to it again", lambda: is_reached(case.url), 30)
+        case.bed.wait_for("the Service to lead to it again", lambda: is_reached(case.url))
         test_every_data_parallel_rank_answers(case)
     kill(case, last)
 
@@ -246,8 +248,8 @@ def kill(case: Case, victim: Victim) -> None:
         before["pod"] if victim.lead else next(rank["pod"] for rank in before["ranks"] if rank["pod"] != before["pod"])
     )
     assert case.execute(pod, KILL.format(words=victim.words))
-    case.deployment.await_condition("Ready", "False", deadline=30)
-    failure = case.deployment.await_seen("its failure", lambda body: failure_of(body, before["attempt"]), deadline=30)
+    case.deployment.await_condition("Ready", "False")
+    failure = case.deployment.await_seen("its failure", lambda body: failure_of(body, before["attempt"]))
     assert failure["reason"] == victim.reason
     ranks = [-1] if victim.lead else [rank["rank"] for rank in before["ranks"] if rank["pod"] == pod]
     assert failure.get("rank", -1) in ranks
@@ -273,7 +275,7 @@ def test_deleting_it_leaves_nothing(case: Case) -> None:
     case.deployment.delete()
     assert case.bed.api.json("get", "rayclusters,pods", "-n", namespace)["items"] == []
     mark = f"ENGINE_INSTANCE_ID={name}-"
-    case.bed.wait_for("its processes to be gone", lambda: not marked(mark), 30)
+    case.bed.wait_for("its processes to be gone", lambda: not marked(mark))
 
 
 def marked(mark: str) -> list[str]:

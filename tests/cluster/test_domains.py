@@ -53,7 +53,7 @@ def _nodes(bed: Bed, name: str, pods: int) -> dict[str, list[str]]:
         nodes = [node for members in found.values() for node in members]
         return found if len(nodes) == pods and all(nodes) else None
 
-    return bed.wait_for(f"the pods of {name} to have nodes", placed, 90) or {}
+    return bed.wait_for(f"the pods of {name} to have nodes", placed) or {}
 
 
 def test_each_engine_stays_in_one_rack(apply: Callable[[dict[str, Any]], Deployment], bed: Bed) -> None:
@@ -63,7 +63,6 @@ def test_each_engine_stays_in_one_rack(apply: Callable[[dict[str, Any]], Deploym
     waiting = deployment.await_seen(
         "the third engine to wait",
         lambda body: next((e for e in body["status"]["engineReplicas"] if e["reason"] == "WaitingForGPUs"), None),
-        deadline=30,
     )
     assert f"inside one {RACK}" in waiting["message"]
 
@@ -71,13 +70,13 @@ def test_each_engine_stays_in_one_rack(apply: Callable[[dict[str, Any]], Deploym
 def test_no_rack_holds_it(apply: Callable[[dict[str, Any]], Deployment]) -> None:
     manifest = _within_a_rack("too-wide")
     manifest["spec"]["parallelism"] = {"tensor": 8, "pipeline": 1}
-    stalled = apply(manifest).await_condition("Stalled", "True", reason="NoSuchGPUs", deadline=30)
+    stalled = apply(manifest).await_condition("Stalled", "True", reason="NoSuchGPUs")
     assert f"inside one {RACK}" in stalled["message"]
 
 
 def test_a_plan_is_made_and_nothing_else(apply: Callable[[dict[str, Any]], Deployment], bed: Bed) -> None:
     deployment = apply(dummy("only-planned", "dummy-tp", tensor=2, planOnly=True))
-    deployment.await_condition("Ready", "True", reason="Planned", deadline=30)
+    deployment.await_condition("Ready", "True", reason="Planned")
     plan = deployment.status["plan"]
     assert (plan["tensor"], plan["gpus"], plan["podShapes"]) == (2, 2, [{"name": "lead", "pods": 1, "gpus": 2}])
     for kind in ("rayclusters", "services", "configmaps", "controllerrevisions", "pods"):

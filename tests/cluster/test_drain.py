@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from tests.product.ask import metrics, service_url
-from tests.product.deployment import RESOURCE, Deployment, applying
+from tests.product.deployment import RESOURCE, STARTED, Deployment, applying
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
 from tests.testbed.waiting import wait_for
@@ -128,7 +128,7 @@ def engines(apply: Callable[[dict[str, Any]], Deployment]) -> Deployment:
     manifest = dummy(NAME, "dummy-tp", **COMMON)
     del manifest["spec"]["rayHead"]
     deployment = apply(manifest)
-    deployment.await_ready(deadline=360)
+    deployment.await_ready()
     return deployment
 
 
@@ -136,7 +136,7 @@ def engines(apply: Callable[[dict[str, Any]], Deployment]) -> Deployment:
 def on_ray(engines: Deployment, apply: Callable[[dict[str, Any]], Deployment]) -> Deployment:
     """Give an engine of two pods on Ray beside the one without."""
     deployment = apply(dummy(ON_RAY, "dummy-tp", tensor=2, gpus_per_pod=1, **COMMON))
-    deployment.await_ready(deadline=360)
+    deployment.await_ready()
     assert engines.condition("Ready")["status"] == "True"
     return deployment
 
@@ -198,7 +198,7 @@ def test_deleted_while_it_answers_it_answers_to_the_end(on_ray: Deployment, bed:
     assert on_ray.read()["metadata"]["finalizers"] == ["vllm-operator.io/drain"]
     answer = begin(service_url(bed, NAMESPACE, ON_RAY).removeprefix("http://"), ON_RAY)
     bed.kubectl("delete", RESOURCE, ON_RAY, "-n", NAMESPACE, "--wait=false")
-    told = on_ray.await_seen("it drains", lambda body: _draining(body, "engine-0"), deadline=30)
+    told = on_ray.await_seen("it drains", lambda body: _draining(body, "engine-0"))
     assert "its deployment is deleted" in told["message"]
     assert answer.read().decode().rstrip().endswith("[DONE]")
     on_ray.delete()
@@ -218,7 +218,7 @@ def test_scaled_from_one_to_three_to_one_under_a_stream_no_request_fails(
         first = engines.engines[0]["pod"]
         bed.api.apply(AUTOSCALER, namespace=NAMESPACE)
         engines.await_seen(
-            "three serve", lambda body: body["status"].get("readyReplicas", 0) >= 3 or None, deadline=360
+            "three serve", lambda body: body["status"].get("readyReplicas", 0) >= 3 or None, deadline=STARTED
         )
         bed.kubectl("delete", "hpa", NAME, "-n", NAMESPACE)
         pods = {engine["name"]: engine["pod"] for engine in engines.engines}
@@ -227,9 +227,9 @@ def test_scaled_from_one_to_three_to_one_under_a_stream_no_request_fails(
             wait_for(f"an answer of {pod}", lambda pod=pod: _answered(bed, pod) > 0, interval=1.0)  # type: ignore[misc]
         long = [begin(f"{_ip(bed, pods['engine-2'])}:8000", NAME) for _ in range(4)]
         bed.kubectl("scale", RESOURCE, NAME, "-n", NAMESPACE, "--replicas=1")
-        told = engines.await_seen("engine-0 drains", lambda body: _draining(body, "engine-0"), deadline=30)
+        told = engines.await_seen("engine-0 drains", lambda body: _draining(body, "engine-0"))
         assert [answer.read().decode().rstrip().endswith("[DONE]") for answer in long] == [True] * 4
-        engines.await_ready(deadline=90)
+        engines.await_ready()
     finally:
         end.set()
         for thread in threads:
@@ -246,7 +246,7 @@ def test_an_answer_that_was_begun_is_ended_before_its_engine_is_suspended(
     answer = begin(host, NAME)
     bed.kubectl("patch", RESOURCE, NAME, "-n", NAMESPACE, "--type=merge", "-p", '{"spec": {"suspend": true}}')
     assert answer.read().decode().rstrip().endswith("[DONE]")
-    engines.await_condition("Ready", "True", reason="Suspended", deadline=90)
+    engines.await_condition("Ready", "True", reason="Suspended")
     assert engines.engines == []
     assert bed.api.json("get", "service", NAME, "-n", NAMESPACE)["metadata"]["name"] == NAME
 

@@ -34,7 +34,7 @@ def types(bed: Bed, kwok: None) -> Iterator[None]:
     bed.api.apply(fake.node("gpu-c", gpus=8, labels=labels, taints=[TAINT]))
     for node, kind in OWN.items():
         _make(bed, node, kind)
-    bed.kubectl("wait", "--for=condition=Ready", "node/gpu-c", "--timeout=60s")
+    bed.kubectl("wait", "--for=condition=Ready", "node/gpu-c", "--timeout=120s")
     yield
     bed.kubectl("delete", "node", "gpu-c")
     for node, kind in before.items():
@@ -81,13 +81,15 @@ MEDIUM = Size("70B", 4, "gpu-a", L40S, 4)
 SMALL = Size("13B", None, "gpu-b", RTX3090, 2)
 
 
-@pytest.mark.parametrize("size", [LARGE, MEDIUM, SMALL], ids=lambda size: size.product)
+@pytest.mark.parametrize(
+    "size", [LARGE, MEDIUM, pytest.param(SMALL, marks=pytest.mark.extended)], ids=lambda size: size.product
+)
 def test_each_size_has_its_type(bed: Bed, namespace: str, size: Size) -> None:
     name = f"of-{size.parameters.lower()}"
     with applying(bed, namespace) as apply:
         deployment = apply(_sized(name, size.parameters, size.tensor))
         assert _seats(bed, namespace, name) == [(size.node, str(size.gpus))]
-        plan = deployment.await_seen("its plan", lambda body: body["status"].get("plan"), deadline=30)
+        plan = deployment.await_seen("its plan", lambda body: body["status"].get("plan"))
         assert (plan["accelerator"], plan["tensor"], plan["pipeline"]) == (size.product, size.gpus, 1)
         if size is SMALL:
             _serves(deployment, size.node)
@@ -104,10 +106,10 @@ def _seats(bed: Bed, namespace: str, name: str) -> list[tuple[str, str]]:
         ]
         return seats if all(node for node, _ in seats) else []
 
-    return bed.wait_for(f"the pods of {name} to have nodes", placed, 60)
+    return bed.wait_for(f"the pods of {name} to have nodes", placed)
 
 
 def _serves(deployment: Deployment, node: str) -> None:
-    deployment.await_ready(deadline=240)
+    deployment.await_ready()
     (engine,) = deployment.engines
     assert {rank["node"] for rank in engine["ranks"]} == {node}

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 from tests.hub.server import COMMIT, ELSEWHERE, HubServer, Repository
 from tests.product.ask import complete, service_url
-from tests.product.deployment import RESOURCE, Deployment, applying
+from tests.product.deployment import RESOURCE, STARTED, Deployment, applying
 from tests.product.install import REPOSITORY
 from tests.product.knock import WEBSOCKET, concrete, knock, spellings
 from tests.product.lora import write_adapter
@@ -139,7 +139,7 @@ def test_one_is_added_to_the_engine_as_it_serves_and_every_pod_downloads_it(
 ) -> None:
     before = _life(served, bed)
     _wish(served, bed, rhymes="rhymes", sql=HUB_SQL)
-    served.await_ready(deadline=60)
+    served.await_ready()
     assert _models(bed) == {NAME: None, "rhymes": NAME, "sql": NAME}
     assert len(_answers(bed, NAME, "rhymes", "sql")) == 3
     assert _life(served, bed) == before
@@ -185,7 +185,7 @@ def test_other_weights_under_the_same_name_and_one_less(served: Deployment, bed:
     before = _life(served, bed)
     sql = _answer(bed, "sql")
     _wish(served, bed, rhymes=HUB_SQL)
-    served.await_ready(deadline=60)
+    served.await_ready()
     assert _models(bed) == {NAME: None, "rhymes": NAME}
     assert _answer(bed, "rhymes") == sql
     with pytest.raises(urllib.error.HTTPError, match="404"):
@@ -198,7 +198,7 @@ def test_after_a_restart_all_are_there_again_without_the_hub(served: Deployment,
     worker = next(rank["pod"] for rank in served.engines[0]["ranks"] if rank["rank"] == 1)
     assert bed.kubectl("exec", "-n", NAMESPACE, worker, "-c", "vllm", "--", "python3", "-c", KILL)
     served.await_engine("Serving", attempt=2)
-    served.await_ready(deadline=60)
+    served.await_ready()
     assert _models(bed) == {NAME: None, "rhymes": NAME}
     assert _answer(bed, "rhymes") == sql
     assert hub.paths[asked:] == []
@@ -259,16 +259,17 @@ def test_key_and_token_are_in_no_table_of_ray_no_process_and_no_log(served: Depl
         _hides(bed.kubectl("logs", "-n", NAMESPACE, pod, "--all-containers", "--tail=-1"))
 
 
+@pytest.mark.extended
 def test_in_one_pod_without_ray_it_is_the_same(apply: Callable[[dict[str, Any]], Deployment], bed: Bed) -> None:
     """A rank that refuses one adapter takes the next."""
     lora = {"persistentVolumeClaims": ["adapters"], "adapters": _adapters(broken="unknown-module")}
     manifest = dummy("one-pod", "dummy-tp", tensor=2, lora=lora)
     del manifest["spec"]["rayHead"]
     deployment = apply(_with_hub(manifest))
-    deployment.await_condition("Ready", "False", reason="AdapterFailed", text="z_proj", deadline=180)
+    deployment.await_condition("Ready", "False", reason="AdapterFailed", text="z_proj", deadline=STARTED)
     before = _life(deployment, bed)
     _wish(deployment, bed, rhymes="rhymes", sql=HUB_SQL)
-    deployment.await_ready(deadline=60)
+    deployment.await_ready()
     url = service_url(bed, NAMESPACE, "one-pod")
     assert len({complete(url, model, "The capital of France is", 8) for model in ("one-pod", "rhymes", "sql")}) == 3
     assert _life(deployment, bed) == before

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.hub.server import ELSEWHERE, HubServer, Repository
 from tests.product.ask import complete, service_url
-from tests.product.deployment import Deployment, applying
+from tests.product.deployment import STARTED, Deployment, applying
 from tests.product.install import dummy_models
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
@@ -91,7 +91,7 @@ def test_each_node_downloads_and_says_how_far_it_is(
         return dict(engine) if told.fullmatch(engine["message"]) else None
 
     try:
-        engine = deployment.await_seen("both halves", downloading, deadline=120)
+        engine = deployment.await_seen("both halves", downloading, deadline=STARTED)
     finally:
         hub.held.clear()
     assert (engine["state"], engine["reason"]) == ("Loading", "Downloading")
@@ -162,7 +162,7 @@ def test_what_keeps_a_model_away_is_said_with_its_remedy(
     manifest["spec"]["pod"]["template"]["spec"].update(pod)
     asked = len(hub.asked)
     deployment = apply(manifest)
-    stalled = deployment.await_condition("Stalled", "True", reason=reason, deadline=90)
+    stalled = deployment.await_condition("Stalled", "True", reason=reason, deadline=STARTED)
     assert re.search(text, stalled["message"]), stalled["message"]
     assert re.search(r"\(pod fails-\S+\)$", stalled["message"])
     deployment.delete(wait=False)
@@ -173,12 +173,12 @@ def test_a_token_that_is_mended_is_taken_by_the_next_attempt(
     apply: Callable[[dict[str, Any]], Deployment], bed: Bed, hub: HubServer
 ) -> None:
     deployment = apply(from_hub(without_ray("one-pod"), TINY, named="old"))
-    stalled = deployment.await_condition("Stalled", "True", reason="HubAccessDenied", deadline=90)
+    stalled = deployment.await_condition("Stalled", "True", reason="HubAccessDenied", deadline=STARTED)
     assert f"spec.model.hfTokenSecret: {hub.url} refuses the token (401)" in stalled["message"]
     assert WRONG not in stalled["message"]
     assert deployment.engines[0]["retryAt"]
     write_token(bed, "old", TOKEN)
-    body = deployment.await_seen("Ready", lambda seen: seen if is_ready(seen) else None, deadline=240)
+    body = deployment.await_seen("Ready", lambda seen: seen if is_ready(seen) else None, deadline=STARTED)
     (engine,) = body["status"]["engineReplicas"]
     assert engine["attempt"] > 1
     assert engine["deployment"]

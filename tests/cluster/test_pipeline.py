@@ -39,7 +39,7 @@ def served(operator: Installation, bed: Bed, namespace: str) -> Iterator[Deploym
     bed.api.apply(SECRET, MORE, manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, manifest["metadata"]["name"])
     try:
-        deployment.await_ready(deadline=300)
+        deployment.await_ready()
         yield deployment
     finally:
         deployment.delete()
@@ -113,10 +113,10 @@ def test_an_unchanged_deployment_is_left_alone(served: Deployment, bed: Bed, ope
     manifest = served.read()
     bed.kubectl("annotate", "vllm", served.name, "-n", served.namespace, "a-user=looked", "--overwrite")
     operator.restart()
-    bed.wait_for("the new operator to lead", lambda: " leads" in operator.logs(), 60)
+    bed.wait_for("the new operator to lead", lambda: " leads" in operator.logs())
     bed.kubectl("annotate", "vllm", served.name, "-n", served.namespace, "a-user=looked-again", "--overwrite")
     seen = operator.rounds()
-    bed.wait_for("two resyncs", lambda: operator.rounds() >= seen + 2, 60)
+    bed.wait_for("two resyncs", lambda: operator.rounds() >= seen + 2)
     served.await_condition("Ready", "True")
     assert _versions(bed, served.namespace) == before
     engines = f"system:serviceaccount:{served.namespace}:"
@@ -134,7 +134,7 @@ def test_a_report_that_was_deleted_comes_back_and_the_engine_serves_on(served: D
         data: dict[str, str] = bed.api.json("get", "configmap", name, "-n", served.namespace).get("data", {})
         return data.get("report.json", "")
 
-    report = json.loads(bed.wait_for("the report to be there again", told, 30))
+    report = json.loads(bed.wait_for("the report to be there again", told))
     assert (report["phase"], report["attempt"], len(report["ranks"])) == ("Serving", before["attempt"], 2)
     (after,) = served.engines
     assert (after["state"], after["attempt"], after["ranks"]) == ("Serving", before["attempt"], before["ranks"])
@@ -178,7 +178,7 @@ def test_an_engine_that_dies_comes_back(served: Deployment, bed: Bed, victims: l
     name = next(rank["pod"] for rank in before["ranks"] if f"-{pod}-worker-" in rank["pod"])
     printed = bed.kubectl("exec", "-n", served.namespace, name, "--", "python", "-c", KILL.format(words=victims))
     assert len(printed.splitlines()) >= len(victims)
-    served.await_condition("Ready", "False", deadline=30)
+    served.await_condition("Ready", "False")
 
     engine = served.await_engine("Serving", attempt=before["attempt"] + 1)
     failure = served.status["lastFailures"][0]

@@ -64,7 +64,7 @@ def _nodes_of(bed: Bed, name: str) -> list[str]:
         nodes = [item["spec"].get("nodeName", "") for item in pods]
         return nodes if nodes and all(nodes) else None
 
-    return sorted(bed.wait_for(f"the pods of {name} to have nodes", placed, 60) or [])
+    return sorted(bed.wait_for(f"the pods of {name} to have nodes", placed) or [])
 
 
 @pytest.mark.parametrize(
@@ -80,14 +80,14 @@ def test_the_gpu_follows_from_the_model(
     name = f"of-{parameters.lower()}"
     deployment = apply(_sized(name, parameters))
     assert _nodes_of(bed, name) == [node]
-    plan = deployment.await_seen("its plan", lambda body: body["status"].get("plan"), deadline=30)
+    plan = deployment.await_seen("its plan", lambda body: body["status"].get("plan"))
     assert (plan["accelerator"], plan["tensor"], plan["pipeline"]) == (UNLIKE[node][0], tensor, 1)
     assert plan["candidates"][0]["fits"]
 
 
 def test_a_model_that_nothing_holds_is_refused(apply: Callable[[dict[str, Any]], Deployment]) -> None:
     deployment = apply(_sized("of-20t", "20T"))
-    stalled = deployment.await_condition("Stalled", "True", reason="NoSuchGPUs", deadline=30)
+    stalled = deployment.await_condition("Stalled", "True", reason="NoSuchGPUs")
     assert "holds the model" in stalled["message"]
 
 
@@ -95,9 +95,9 @@ def test_gpus_that_others_hold_are_waited_for(apply: Callable[[dict[str, Any]], 
     for node in UNLIKE:
         holder = pod(f"holder-{node}", "/usr/bin/sleep", "600", node=node, gpus=4)
         bed.api.apply(holder, namespace=NAMESPACE)
-        bed.kubectl("wait", "--for=condition=Ready", f"pod/holder-{node}", "-n", NAMESPACE, "--timeout=60s")
+        bed.kubectl("wait", "--for=condition=Ready", f"pod/holder-{node}", "-n", NAMESPACE, "--timeout=120s")
     deployment = apply(_sized("later", "7B"))
-    ready = deployment.await_condition("Ready", "False", reason="WaitingForGPUs", deadline=30)
+    ready = deployment.await_condition("Ready", "False", reason="WaitingForGPUs")
     assert "held by other pods: gpu-b 4 of 4" in ready["message"]
     assert deployment.condition("Stalled")["status"] == "False"
     clusters = bed.api.json("get", "rayclusters", "-n", NAMESPACE, "-l", "vllm-operator.io/deployment=later")

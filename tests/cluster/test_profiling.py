@@ -15,7 +15,7 @@ from tests.product.install import Installation
 from tests.product.manifests import dummy
 from tests.testbed.bed import Bed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.engine]
+pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.extended]
 
 RECORD = "/tmp/nsys.calls"  # noqa: S108 - inside the pods
 STAND_IN = f"""#!/bin/bash
@@ -47,7 +47,7 @@ def profiled(operator: Installation, bed: Bed, namespace: str) -> Iterator[Deplo
     bed.api.apply(script, manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, "profiled")
     try:
-        deployment.await_ready(deadline=300)
+        deployment.await_ready()
         yield deployment
     finally:
         deployment.delete()

@@ -57,8 +57,6 @@ class Shape:
 
 SHAPES = [
     Shape("tensor-2-pipeline-2", "dummy-tp-pp", 2, 2, (1, 1, 1, 1), gpus_per_pod=1),
-    Shape("pack-6-over-4-and-2", "dummy-pp6", 1, 6, (4, 2), nodes=2),
-    Shape("strict-pack-2", "dummy-moe", 2, 1, (2,), strategy="STRICT_PACK", nodes=1),
     Shape(
         "strict-spread-2",
         "dummy-mla",
@@ -69,6 +67,10 @@ SHAPES = [
         nodes=2,
         arguments=("--attention-backend=CPU_MLA",),
     ),
+]
+FURTHER_SHAPES = [
+    Shape("pack-6-over-4-and-2", "dummy-pp6", 1, 6, (4, 2), nodes=2),
+    Shape("strict-pack-2", "dummy-moe", 2, 1, (2,), strategy="STRICT_PACK", nodes=1),
     Shape(
         "spread-3",
         "dummy-window",
@@ -84,7 +86,11 @@ SHAPES = [
 ]
 
 
-@pytest.fixture(scope="module", params=SHAPES, ids=lambda shape: shape.name)
+@pytest.fixture(
+    scope="module",
+    params=[*SHAPES, *(pytest.param(shape, marks=pytest.mark.extended) for shape in FURTHER_SHAPES)],
+    ids=lambda shape: shape.name,
+)
 def case(
     request: pytest.FixtureRequest, operator: Installation, bed: Bed, namespace: str
 ) -> Iterator[tuple[Shape, Deployment]]:
@@ -103,7 +109,7 @@ def case(
     bed.api.apply(manifest, namespace=namespace)
     deployment = Deployment(bed, namespace, shape.name)
     try:
-        deployment.await_ready(deadline=300)
+        deployment.await_ready()
         yield shape, deployment
     finally:
         # Also when it did not come up: the next shape needs its GPUs.

@@ -101,7 +101,7 @@ def served(apply: Callable[[dict[str, Any]], Deployment]) -> dict[str, Deploymen
     """Give three models of 2, 2 and 4 GPUs, made at the same time."""
     found = {name: apply(tenant(name, size)) for name, size in SIZES.items()}
     for deployment in found.values():
-        deployment.await_ready(deadline=420)
+        deployment.await_ready()
     return found
 
 
@@ -119,11 +119,11 @@ def test_a_cluster_that_is_not_there_and_a_wrong_token_are_said(
     apply: Callable[[dict[str, Any]], Deployment], bed: Bed, pool: RayPool
 ) -> None:
     missing = apply(tenant("lost", 1, rayClusterRef={"name": "nowhere"}))
-    missing.await_condition("Stalled", "True", reason="RayClusterNotFound", text="nowhere", deadline=30)
+    missing.await_condition("Stalled", "True", reason="RayClusterNotFound", text="nowhere")
     wrong = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "wrong"}, "stringData": {"auth_token": "no"}}
     bed.api.apply(wrong, namespace=pool.namespace)
     refused = apply(tenant("stranger", 1, rayClusterRef={"name": POOL, "authSecret": {"name": "wrong"}}))
-    refused.await_condition("Stalled", "True", reason="RayTokenRefused", text="authSecret", deadline=60)
+    refused.await_condition("Stalled", "True", reason="RayTokenRefused", text="authSecret")
     for deployment in (missing, refused):
         assert deployment.engines == []
         deployment.delete()
@@ -152,7 +152,7 @@ def test_a_plan_that_overlaps_is_refused_with_the_names_of_the_others(
     served: dict[str, Deployment], apply: Callable[[dict[str, Any]], Deployment], pool: RayPool
 ) -> None:
     late = apply(tenant("late", 2, placement={"strategy": "STRICT_PACK"}))
-    told = late.await_condition("Reconciling", "True", reason="WaitingForGPUs", deadline=30)["message"]
+    told = late.await_condition("Reconciling", "True", reason="WaitingForGPUs")["message"]
     for name, size in SIZES.items():
         assert f"{pool.namespace}/{name} engine-0: {size}" in told
     assert f"{pool.workers(GPUS)[0]} 8 of 8" in told
@@ -161,11 +161,12 @@ def test_a_plan_that_overlaps_is_refused_with_the_names_of_the_others(
     assert all(deployment.condition("Ready")["status"] == "True" for deployment in served.values())
 
 
+@pytest.mark.extended
 def test_two_data_parallel_ranks_beside_them_and_nodes_that_do_not_matter(
     served: dict[str, Deployment], apply: Callable[[dict[str, Any]], Deployment], bed: Bed, pool: RayPool
 ) -> None:
     wide = apply(tenant("wide", 1, parallelism={"tensor": 1, "data": 2}))
-    wide.await_ready(deadline=420)
+    wide.await_ready()
     (engine,) = wide.engines
     evidence = gather(bed, pool.namespace, POOL, world=1, files=files("wide"))
     assert disagreements(engine, evidence, tensor=1, pipeline=1, data=2, core="EngineCoreActor") == []
@@ -174,7 +175,7 @@ def test_two_data_parallel_ranks_beside_them_and_nodes_that_do_not_matter(
     assert pods < set(pool.workers(1))
     assert isinstance(complete(service_url(bed, pool.namespace, "wide"), "wide", "Hello"), str)
     wide.delete(wait=False)
-    bed.wait_for("the end of its groups", lambda: len(groups(pool)) == len(served), deadline=60)
+    bed.wait_for("the end of its groups", lambda: len(groups(pool)) == len(served))
 
 
 def test_one_goes_and_another_comes_and_the_rest_serves_on(
@@ -187,10 +188,10 @@ def test_one_goes_and_another_comes_and_the_rest_serves_on(
     for thread in threads:
         thread.start()
     try:
-        bed.kubectl("delete", RESOURCE, "third", "-n", pool.namespace, "--timeout=90s", timeout=100)
+        bed.kubectl("delete", RESOURCE, "third", "-n", pool.namespace, "--timeout=120s", timeout=130)
         kept = look(pool, "third").tables
         fourth = apply(tenant("fourth", 2))
-        fourth.await_ready(deadline=420)
+        fourth.await_ready()
     finally:
         end.set()
         for thread in threads:
@@ -218,10 +219,10 @@ def test_what_a_deployment_left_that_is_gone_is_collected(
         (orphan,) = (group for group, name in groups(pool).items() if name.startswith("second-"))
     finally:
         bed.kubectl("scale", *operator, "--replicas=1")
-        bed.kubectl("rollout", "status", *operator, "--timeout=90s", timeout=100)
+        bed.kubectl("rollout", "status", *operator, "--timeout=120s", timeout=130)
     # It does not fit beside what was left.
     apply(tenant("fifth", 4))
-    bed.wait_for("the end of the orphan", lambda: orphan not in groups(pool), deadline=90)
+    bed.wait_for("the end of the orphan", lambda: orphan not in groups(pool))
     tables = look(pool, "none").tables
     assert [
         actor["name"] for actor in tables["actors"] if actor["state"] == "ALIVE" and "second-" in actor["name"]

@@ -60,7 +60,7 @@ def output_of(bed: Bed, namespace: str, name: str, code: str) -> Any:
 
 
 def address_of(bed: Bed, namespace: str, name: str) -> str:
-    bed.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", namespace, "--timeout=60s")
+    bed.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "-n", namespace, "--timeout=120s")
     return bed.kubectl("get", "pod", name, "-n", namespace, "-o", "jsonpath={.status.podIP}")
 
 
@@ -262,7 +262,7 @@ def test_kuberay_makes_a_ray_cluster_whose_nodes_are_the_pods(bed: Bed, namespac
         found = json.loads(bed.kubectl(*asked).strip().splitlines()[-1])
         return found if len(found) == 3 else None
 
-    nodes = bed.wait_for("Ray to list three nodes", ray_nodes, 60.0)
+    nodes = bed.wait_for("Ray to list three nodes", ray_nodes)
     expected = sorted([address, "ALIVE", 1.0 if kind == "worker" else 0] for address, kind in pods.items())
     assert sorted(nodes) == expected
 

@@ -12,6 +12,12 @@ from tests.testbed.errors import BedError
 
 RESOURCE = "vllmdeployments.vllm-operator.io"
 
+SOON = 120.0
+"""Seconds for what the operator does by itself.  Only what is broken waits so long."""
+
+STARTED = 900.0
+"""Seconds for what needs an engine to start: many imports of vLLM on two cores, each of 12 s or, in a bad hour, 40."""
+
 T = TypeVar("T")
 
 _NO_CONDITION = {"status": "", "reason": "", "message": ""}
@@ -45,7 +51,7 @@ class Deployment:
         return list(self.status.get("engineReplicas", []))
 
     def await_condition(
-        self, kind: str, status: str, *, reason: str = "", text: str = "", deadline: float = 60.0
+        self, kind: str, status: str, *, reason: str = "", text: str = "", deadline: float = SOON
     ) -> dict[str, str]:
         """Wait until a condition has a status and, if given, a reason and words, for the present generation."""
 
@@ -56,7 +62,7 @@ class Deployment:
 
         return self.await_seen(f"{kind}={status} {reason} {text}", probe, deadline=deadline)
 
-    def await_engine(self, state: str, *, attempt: int, deadline: float = 240.0) -> dict[str, Any]:
+    def await_engine(self, state: str, *, attempt: int, deadline: float = STARTED) -> dict[str, Any]:
         """Wait until its only engine is in a state, in the given attempt or a later one."""
 
         def probe(body: dict[str, Any]) -> dict[str, Any] | None:
@@ -65,7 +71,7 @@ class Deployment:
 
         return self.await_seen(f"engine {state} in attempt {attempt}", probe, deadline=deadline)
 
-    def await_seen(self, what: str, probe: Callable[[dict[str, Any]], T | None], *, deadline: float) -> T:
+    def await_seen(self, what: str, probe: Callable[[dict[str, Any]], T | None], *, deadline: float = SOON) -> T:
         """Wait until a probe of the CR gives something; its status speaks of the present spec."""
         for body in self._follow(deadline):
             found = probe(body)
@@ -73,7 +79,7 @@ class Deployment:
                 return found
         raise BedError(f"{self.name}: not seen within {deadline:.0f} s: {what}; last seen: {self.describe()}")
 
-    def await_ready(self, deadline: float = 240.0, tell: Callable[[str], None] | None = None) -> dict[str, Any]:
+    def await_ready(self, deadline: float = STARTED, tell: Callable[[str], None] | None = None) -> dict[str, Any]:
         """Wait until it is Ready, telling each change of its state; give up at once when it is Stalled."""
         told = ""
         for body in self._follow(deadline):

@@ -37,6 +37,10 @@ COMPILE_CACHE = "/var/cache/compiled"
 CPU_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
+    # Ray starts a worker for each of a pod's CPUs ahead.  No actor of an engine fits one (they have environments of
+    # their own), so that they only take the cores from those that are needed.
+    "RAY_enable_worker_prestart": "0",
+    "RAY_prestart_worker_first_driver": "0",
     # torch compiles C++ kernels for the first token: a quarter of a minute of each engine's life, but for this cache.
     "TORCHINDUCTOR_CACHE_DIR": f"{COMPILE_CACHE}/inductor",
     "VLLM_CACHE_ROOT": f"{COMPILE_CACHE}/vllm",

@@ -87,11 +87,11 @@ class Bed:
         """Kubectl with its helpers ``json`` and ``apply``."""
         return Kubectl(self.layout)
 
-    def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 120.0) -> str:
+    def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 180.0) -> str:
         """Run kubectl; raise :class:`.errors.BedError` with its standard error."""
         return self.api(*args, stdin=stdin, timeout=timeout)
 
-    def wait_for(self, description: str, probe: Callable[[], T], deadline: float = 60.0) -> T:
+    def wait_for(self, description: str, probe: Callable[[], T], deadline: float = 120.0) -> T:
         """Poll until a probe gives something true; see :func:`.waiting.wait_for`."""
         return waiting.wait_for(description, probe, deadline)
 

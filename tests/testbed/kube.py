@@ -30,7 +30,7 @@ class Kubectl:
 
     layout: Layout
 
-    def __call__(self, *args: str, stdin: str | None = None, timeout: float = 120.0) -> str:
+    def __call__(self, *args: str, stdin: str | None = None, timeout: float = 180.0) -> str:
         """Run kubectl and give its output; raise :class:`.errors.BedError` with its standard error."""
         return run([*self._program, *args], env=self._environment, stdin=stdin, timeout=timeout)
 

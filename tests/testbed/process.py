@@ -233,14 +233,15 @@ class Daemons:
                 cwd="/",
                 check=True,
             )
-        process = wait_for(f"{name} to be started", lambda: self.get(name), 5.0, interval=0.01)
+        process = wait_for(f"{name} to be started", lambda: self.get(name), 30.0, interval=0.01)
         if urgent and process:
             _hasten(process)
 
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         # Not the caller's whole environment: a proxy in it would be asked for the addresses of the bridge.
         inherited = {name: os.environ[name] for name in ("HOME", "LANG", "PATH") if name in os.environ}
-        return {**inherited, **extra, MARKER: str(self._layout.state)}
+        # Go collects garbage whenever the heap has doubled: a seventh of what the API server takes of two cores.
+        return {"GOGC": "400", **inherited, **extra, MARKER: str(self._layout.state)}
 
     def stop(self, name: str, grace: float = 5.0) -> None:
         """Stop a daemon and forget it."""

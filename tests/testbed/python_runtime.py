@@ -26,6 +26,13 @@ SOURCES = REPOSITORY / "images" / "runtime-cpu"
 _AUTHORITIES = Path("/etc/ssl/certs/ca-certificates.crt")
 _SYSTEM = Path("/usr")
 
+HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
+"""Makes Python ask for huge pages, which its own allocator never does.
+
+In a virtual machine whose page tables the host shadows, a page of 4 KiB that was not touched for a second may cost
+10 µs to touch again.  An import of vLLM then takes 20 to 40 s, with huge pages 14 s; elsewhere both take 12 to 13 s.
+"""
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -60,8 +67,8 @@ class Runtime:
 
     @property
     def env(self) -> dict[str, str]:
-        """Environment that makes its programs found."""
-        return {"PATH": f"{self.venv}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+        """Environment that makes its programs found, and their memory quick."""
+        return {"PATH": f"{self.venv}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", **HUGE_PAGES}
 
 
 def ensure(layout: Layout) -> Runtime:

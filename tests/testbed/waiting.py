@@ -12,7 +12,7 @@ from .errors import BedError
 T = TypeVar("T")
 
 
-def wait_for(description: str, probe: Callable[[], T], deadline: float = 60.0, *, interval: float = 0.2) -> T:
+def wait_for(description: str, probe: Callable[[], T], deadline: float = 120.0, *, interval: float = 0.2) -> T:
     """Poll until a probe gives something true.
 
     Parameters
