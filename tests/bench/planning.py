@@ -12,10 +12,11 @@ from tests.unit.planning import models
 from tests.unit.planning.test_recipes import compared, excluded, recipes
 
 from vllm_operator.planning.catalogue import BUILT_IN
-from vllm_operator.planning.choose import Wish, choose
+from vllm_operator.planning.choose import choose
 from vllm_operator.planning.facts import read_config
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.sizing import Load
+from vllm_operator.planning.wish import Wish
 
 COMMAND = "make bench-planning"
 NODES = 1000

@@ -8,15 +8,14 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 from tests.product.ask import metrics, service_url
 from tests.product.deployment import RESOURCE, STARTED, Deployment, applying
 from tests.product.manifests import dummy
+from tests.product.stream import Stream, streaming
 from tests.testbed.bed import Bed
 from tests.testbed.waiting import wait_for
 
@@ -36,9 +35,8 @@ SECRET = {
 }
 COMMON: dict[str, Any] = {
     "apiKeySecret": {"name": "callers", "key": "key"},
-    "drain": {"timeoutSeconds": 90},
+    "drain": {"timeoutSeconds": 300},
 }
-PAUSE_SECONDS = 0.1
 BODY = {"model": NAME, "prompt": "Hello", "max_tokens": 2, "temperature": 0}
 
 
@@ -52,39 +50,6 @@ AUTOSCALER = {
         "maxReplicas": 3,
     },
 }
-
-
-@dataclass
-class Client:
-    """Somebody outside who asks all the time, and never a second time.
-
-    Attributes
-    ----------
-    keeps
-        Keeps the connection as long as the server lets it, as most clients do.
-    """
-
-    host: str
-    keeps: bool
-    answered: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    def run(self, end: threading.Event) -> None:
-        connection = http.client.HTTPConnection(self.host, timeout=60)
-        while not end.is_set():
-            try:
-                status, text = ask(connection, "POST", "/v1/completions", key=KEY, body=BODY)
-            except (OSError, http.client.HTTPException) as error:
-                self.failures.append(repr(error))
-                connection.close()
-                continue
-            self.answered += status == 200
-            if status != 200:
-                self.failures.append(f"{status} {text[:200]}")
-            if not self.keeps:
-                connection.close()
-            # Faster than that they would take the cores from the engines that are to come.
-            end.wait(PAUSE_SECONDS)
 
 
 def ask(
@@ -209,12 +174,8 @@ def test_scaled_from_one_to_three_to_one_under_a_stream_no_request_fails(
     engines: Deployment, host: str, bed: Bed
 ) -> None:
     """Up by a HorizontalPodAutoscaler, down by hand; the engine with the most to do stays."""
-    clients = [Client(host, keeps=True), Client(host, keeps=True), Client(host, keeps=False)]
-    end = threading.Event()
-    threads = [threading.Thread(target=client.run, args=(end,)) for client in clients]
-    for thread in threads:
-        thread.start()
-    try:
+    clients = [Stream(host, NAME, key=KEY, keeps=keeps, pause_seconds=0.1) for keeps in (True, True, False)]
+    with streaming(clients):
         first = engines.engines[0]["pod"]
         bed.api.apply(AUTOSCALER, namespace=NAMESPACE)
         engines.await_seen(
@@ -230,10 +191,6 @@ def test_scaled_from_one_to_three_to_one_under_a_stream_no_request_fails(
         told = engines.await_seen("engine-0 drains", lambda body: _draining(body, "engine-0"))
         assert [answer.read().decode().rstrip().endswith("[DONE]") for answer in long] == [True] * 4
         engines.await_ready()
-    finally:
-        end.set()
-        for thread in threads:
-            thread.join()
     assert [failure for client in clients for failure in client.failures] == []
     assert all(client.answered > 5 for client in clients)
     assert told["drainUntil"]

@@ -22,10 +22,12 @@ from tests.testbed.bed import Bed
 from tests.testbed.progress import say
 
 from vllm_operator.api.identity import LABEL_DEPLOYMENT
-from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
+from vllm_operator.api.placement import Strategy
+from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.planning.candidate import Candidate, Choice
 from vllm_operator.planning.catalogue import BUILT_IN
-from vllm_operator.planning.choose import Candidate, Choice, pod_sizes
 from vllm_operator.planning.inventory import GpuNode
+from vllm_operator.planning.layout import pod_sizes
 from vllm_operator.planning.plan import plan, shape_of, survey
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.shapes import Shape

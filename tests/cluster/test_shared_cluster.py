@@ -8,11 +8,7 @@ comes while the others serve, and one whose deployment is gone while nobody was 
 
 from __future__ import annotations
 
-import http.client
-import json
-import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -23,6 +19,7 @@ from tests.product.install import NAMESPACE as OPERATOR_NAMESPACE
 from tests.product.install import RELEASE
 from tests.product.manifests import dummy
 from tests.product.shared_cluster import AUTH, RayPool, manifests
+from tests.product.stream import Stream, streaming
 from tests.testbed.bed import Bed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.usefixtures("operator")]
@@ -30,7 +27,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.engine, pytest.mark.usefixtures("
 POOL = "pool"
 SIZES = {"first": 2, "second": 2, "third": 4}
 GPUS = 8
-PAUSE_SECONDS = 0.5
 REFERENCE = {"name": POOL, "authSecret": {"name": AUTH}}
 
 
@@ -40,41 +36,13 @@ def tenant(name: str, tensor: int, **spec: Any) -> dict[str, Any]:
     for pods in ("pod", "rayHead"):
         del manifest["spec"][pods]
     variables = [{"name": "VLLM_CPU_RAY_RANK_DUMP", "value": files(name)}]
-    manifest["spec"] |= {"rayClusterRef": REFERENCE, "env": variables, "drain": {"timeoutSeconds": 30}, **spec}
+    manifest["spec"] |= {"rayClusterRef": REFERENCE, "env": variables, "drain": {"timeoutSeconds": 120}, **spec}
     return manifest
 
 
 def files(name: str) -> str:
     """Give the folder in which the ranks of a deployment say what they are."""
     return f"/tmp/ranks-{name}"  # noqa: S108 - inside the pods
-
-
-@dataclass
-class Stream:
-    """Somebody who asks a deployment all the time, and never a second time."""
-
-    url: str
-    model: str
-    answered: int = 0
-    failures: list[str] = field(default_factory=list)
-
-    def run(self, end: threading.Event) -> None:
-        connection = http.client.HTTPConnection(self.url.removeprefix("http://"), timeout=60)
-        body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": 2, "temperature": 0})
-        while not end.is_set():
-            try:
-                connection.request("POST", "/v1/completions", body=body, headers={"Content-Type": "application/json"})
-                answer = connection.getresponse()
-                text = answer.read().decode(errors="replace")
-            except (OSError, http.client.HTTPException) as error:
-                self.failures.append(repr(error))
-                connection.close()
-                continue
-            self.answered += answer.status == 200
-            if answer.status != 200:
-                self.failures.append(f"{answer.status} {text[:200]}")
-            # The ranks of an engine that answers spin: asked faster, two of them leave the third none of two cores.
-            end.wait(PAUSE_SECONDS)
 
 
 @pytest.fixture(scope="module")
@@ -182,20 +150,13 @@ def test_one_goes_and_another_comes_and_the_rest_serves_on(
     served: dict[str, Deployment], apply: Callable[[dict[str, Any]], Deployment], bed: Bed, pool: RayPool
 ) -> None:
     before = groups(pool)
-    streams = [Stream(service_url(bed, pool.namespace, name), name) for name in ("first", "second")]
-    end = threading.Event()
-    threads = [threading.Thread(target=stream.run, args=(end,)) for stream in streams]
-    for thread in threads:
-        thread.start()
-    try:
+    hosts = {name: service_url(bed, pool.namespace, name).removeprefix("http://") for name in ("first", "second")}
+    streams = [Stream(host, name) for name, host in hosts.items()]
+    with streaming(streams):
         bed.kubectl("delete", RESOURCE, "third", "-n", pool.namespace, "--timeout=120s", timeout=130)
         kept = look(pool, "third").tables
         fourth = apply(tenant("fourth", 2))
         fourth.await_ready()
-    finally:
-        end.set()
-        for thread in threads:
-            thread.join()
     assert [failure for stream in streams for failure in stream.failures] == []
     assert all(stream.answered > 5 for stream in streams)
     left = {item["placement_group_id"] for item in kept["groups"] if item["state"] != "REMOVED"}

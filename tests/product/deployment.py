@@ -113,7 +113,7 @@ class Deployment:
         if wait:
             selector = f"vllm-operator.io/deployment={self.name}"
             self.bed.kubectl(
-                "wait", "--for=delete", "pod", "-l", selector, "-n", self.namespace, "--timeout=120s", timeout=130
+                "wait", "--for=delete", "pod", "-l", selector, "-n", self.namespace, "--timeout=300s", timeout=310
             )
 
 

@@ -6,7 +6,8 @@ import copy
 from dataclasses import replace
 from typing import Any
 
-from vllm_operator.api.spec import Executor, VLLMDeploymentSpec
+from vllm_operator.api.placement import Executor
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.shapes import Shape
 from vllm_operator.resources.defaults import RuntimeDefaults
 from vllm_operator.resources.names import EngineNames, Owner

@@ -20,7 +20,9 @@ import yaml
 from pydantic import BaseModel
 
 from vllm_operator.api import identity
-from vllm_operator.api.spec import ADAPTER_NAME, VLLMDeploymentSpec, rule
+from vllm_operator.api.lora import ADAPTER_NAME
+from vllm_operator.api.schema import rule
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.api.status import VLLMDeploymentStatus
 
 Schema = dict[str, Any]

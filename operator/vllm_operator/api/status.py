@@ -12,7 +12,7 @@ from typing import Annotated
 from pydantic import Field
 
 from vllm_operator.api.fields import Count, Generation, LongText, Message, ShortText
-from vllm_operator.api.spec import ApiModel
+from vllm_operator.api.schema import ApiModel
 
 
 class ConditionType(enum.StrEnum):

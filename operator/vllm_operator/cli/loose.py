@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from vllm_operator.api.spec import ApiModel
+from vllm_operator.api.schema import ApiModel
 from vllm_operator.lifecycle.recovery import parse_time
 
 M = TypeVar("M", bound=ApiModel)

@@ -8,8 +8,8 @@ from typing import Any
 
 from vllm_operator.cli.documents import Document
 from vllm_operator.cli.tables import table
+from vllm_operator.planning.candidate import Candidate
 from vllm_operator.planning.catalogue import Catalogue
-from vllm_operator.planning.choose import Candidate
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.host import HostEstimate
 from vllm_operator.planning.inventory import GIB, GpuNode

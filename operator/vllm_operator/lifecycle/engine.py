@@ -7,196 +7,19 @@ The first one that is not fulfilled names the state and says what is missing.
 from __future__ import annotations
 
 import datetime
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 
 from vllm_bootstrap import contract
-from vllm_operator.api.status import (
-    EngineCoreStatus,
-    EngineReplica,
-    EngineState,
-    Failure,
-    PlacementGroupStatus,
-    RankStatus,
-    Reason,
-    Timings,
-)
-from vllm_operator.lifecycle.pods import PodView, Trouble, first_trouble
+from vllm_operator.api.status import EngineReplica, EngineState, Failure, Reason
+from vllm_operator.lifecycle.engine_view import EngineView, JobView, RayView, current_report, own_report, report_attempt
+from vllm_operator.lifecycle.entry import MESSAGE_LIMIT, Draft, Turn
+from vllm_operator.lifecycle.pods import Trouble, first_trouble
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
-from vllm_operator.resources.tenancy import Tenancy
 
 READ_INTERVAL = 0.5
 JOB_INTERVAL = 1.0
 LATE_INTERVAL = 10.0
 _SLACK = 60.0
-_MESSAGE_LIMIT = 8192
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterView:
-    """What holds the pods of the engine: a RayCluster, or without Ray a Deployment.
-
-    Attributes
-    ----------
-    kind
-        RayCluster or Deployment; ConfigMap of an engine that holds no pods of its own.
-    tenancy
-        What an engine holds of a RayCluster that is not ours.
-    trouble
-        Why KubeRay cannot make its pods (a quota, an admission policy, an invalid template), in the API server's words.
-    """
-
-    name: str
-    uid: str
-    revision: str
-    created_at: str
-    deleting: bool = False
-    trouble: str = ""
-    kind: str = "RayCluster"
-    tenancy: Tenancy | None = None
-
-    @property
-    def with_ray(self) -> bool:
-        """Whether Ray runs the engine."""
-        return self.kind != "Deployment"
-
-    @property
-    def ray_cluster(self) -> str:
-        """The RayCluster that runs the engine; empty without Ray."""
-        if self.tenancy:
-            return self.tenancy.cluster
-        return self.name if self.with_ray else ""
-
-    @property
-    def deployment(self) -> str:
-        """The Deployment that runs the engine; empty with Ray."""
-        return "" if self.with_ray else self.name
-
-    @property
-    def ports(self) -> dict[str, int]:
-        """Ports of the engine."""
-        if self.tenancy:
-            return {"http": self.tenancy.http_port, "supervisor": self.tenancy.supervisor_port}
-        return {"http": contract.HTTP_PORT, "supervisor": contract.SUPERVISOR_PORT}
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobView:
-    """The bootstrap job of the present attempt, as Ray's Jobs API has it.
-
-    Attributes
-    ----------
-    ended_at
-        When it ended, ``None`` while it has not.
-    """
-
-    status: str
-    message: str = ""
-    ended_at: datetime.datetime | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RayView:
-    """What takes the plans says: the Ray head, or without Ray the process in the engine's pod.
-
-    Attributes
-    ----------
-    session
-        Ray's ``session_name``, or the process's own; empty when there is no answer.
-    gpus
-        GPUs of each alive GPU node, by Ray node id.
-    job
-        The job of the present attempt, ``None`` when it was not submitted yet.
-    error
-        Why the head does not answer.
-    """
-
-    session: str = ""
-    gpus: tuple[tuple[str, int], ...] = ()
-    job: JobView | None = None
-    error: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class EngineView:
-    """All that was seen of one engine whose RayCluster is of the wanted revision.
-
-    Attributes
-    ----------
-    sizes
-        GPUs that each GPU pod should have, largest first.
-    report
-        The engine's report, of whatever attempt.
-    previous
-        The engine's entry in the CR's status, when it speaks of this RayCluster.
-    retry_requested_at
-        Value of the retry annotation of the CR, an RFC 3339 instant.
-    hindrance
-        Why its pods cannot all have a node, as the planner sees it; empty when it knows of nothing.
-    """
-
-    name: str
-    uid: str
-    revision: str
-    cluster: ClusterView
-    sizes: tuple[int, ...]
-    pods: tuple[PodView, ...]
-    report: contract.EngineReport | None = None
-    ray: RayView | None = None
-    previous: EngineReplica | None = None
-    retry_requested_at: str = ""
-    hindrance: str = ""
-
-    @property
-    def head(self) -> PodView | None:
-        """The Ray head pod."""
-        return next((pod for pod in self.pods if pod.head and not pod.deleting), None)
-
-    @property
-    def lead(self) -> PodView | None:
-        """The pod that holds rank 0 and the HTTP server."""
-        return next((pod for pod in self.pods if pod.lead and not pod.deleting), None)
-
-    @property
-    def gpu_pods(self) -> list[PodView]:
-        """The pods that hold ranks."""
-        return [pod for pod in self.pods if not pod.head and not pod.deleting]
-
-    @property
-    def all_running(self) -> bool:
-        """Head and every GPU pod run."""
-        pods = self.gpu_pods
-        complete = len(pods) == len(self.sizes) and all(pod.running for pod in pods)
-        return complete and (not self.cluster.with_ray or bool(self.head and self.head.running))
-
-    @property
-    def front(self) -> PodView | None:
-        """The pod that takes the plans."""
-        return self.head if self.cluster.with_ray else self.lead
-
-    @property
-    def pod_count(self) -> int:
-        """Pods that it should have."""
-        return len(self.sizes) + (1 if self.cluster.with_ray else 0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Turn:
-    """The attempt that is due.
-
-    Attributes
-    ----------
-    attempt
-        Its number.
-    failure
-        Failure of it, when it has one already.
-    retry_at
-        When the next one may start; ``None`` with a failure means that none does by itself.
-    """
-
-    attempt: int
-    failure: Failure | None = None
-    retry_at: datetime.datetime | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,7 +49,7 @@ class EngineStep:
 
 def due_turn(view: EngineView, *, recovery: Recovery, now: datetime.datetime) -> Turn:
     """Say which attempt is due, from the last known one, its failure and the backoff."""
-    attempt = max(view.previous.attempt if view.previous else 0, _report_attempt(view), 1)
+    attempt = max(view.previous.attempt if view.previous else 0, report_attempt(view), 1)
     told = current_report(view, attempt)
     if told and told.phase is contract.Phase.STOPPED:
         # It was drained, and is wanted again.
@@ -258,26 +81,12 @@ def has_lost_report(view: EngineView, turn: Turn) -> bool:
     return bool(not turn.failure and view.all_running and _lead_ready(view) and own_report(view) is None)
 
 
-def current_report(view: EngineView, attempt: int) -> contract.EngineReport | None:
-    """Give the engine's report when it speaks of this CR, revision and attempt."""
-    report = own_report(view)
-    return report if report and report.attempt == attempt else None
-
-
-def own_report(view: EngineView) -> contract.EngineReport | None:
-    """Give the engine's report when it speaks of this CR and revision, of whatever attempt."""
-    report = view.report
-    if report and (report.uid, report.engine, report.revision) == (view.uid, view.name, view.revision):
-        return report
-    return None
-
-
 def step(
     view: EngineView, turn: Turn, *, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime
 ) -> EngineStep:
     """Give an engine's state, and the next step."""
     report = current_report(view, turn.attempt)
-    draft = _Draft(view=view, turn=turn, report=report)
+    draft = Draft(view=view, turn=turn, report=report)
     told = _failed(draft, turn, now) if turn.failure else _next(draft, recovery, deadlines, now)
     # A report stays until the next attempt's: its failure is told also when the retry is due already.
     return replace(told, failure=told.failure or _reported_failure(view), joined=_has_joined(view, report))
@@ -296,7 +105,7 @@ def _reported_failure(view: EngineView) -> Failure | None:
     return _report_failure(view, report) if report and report.phase is contract.Phase.FAILED else None
 
 
-def _next(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
+def _next(draft: Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
     view, report = draft.view, draft.report
     if not view.all_running:
         return _waiting_for_pods(draft, recovery, now)
@@ -307,63 +116,7 @@ def _next(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now:
     return _bootstrap(draft, recovery, deadlines, now)
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Draft:
-    view: EngineView
-    turn: Turn
-    report: contract.EngineReport | None
-
-    @property
-    def lead_name(self) -> str:
-        return self.view.lead.name if self.view.lead else ""
-
-    def replica(self, state: EngineState, reason: Reason | str, message: str, retry_at: str = "") -> EngineReplica:
-        view, report = self.view, self.report
-        return EngineReplica(
-            name=view.name,
-            state=state,
-            reason=str(reason),
-            message=message[:_MESSAGE_LIMIT],
-            revision=view.revision,
-            attempt=self.turn.attempt,
-            restarts=self.turn.attempt - 1,
-            retry_at=retry_at,
-            ray_cluster=view.cluster.ray_cluster,
-            deployment=view.cluster.deployment,
-            pod=self.lead_name,
-            ports=view.cluster.ports,
-            placement_groups=[
-                PlacementGroupStatus(name=group.name, id=group.id, strategy=group.strategy, state=group.state)
-                for group in (report.placement_groups if report else ())
-            ],
-            timings=_timings(view, report),
-            engine_cores=[
-                EngineCoreStatus.model_validate(asdict(core)) for core in (report.engine_cores if report else ())
-            ],
-            ranks=rank_map(report.ranks, view.pods) if report else [],
-        )
-
-
-def draining_entry(view: EngineView, message: str, until: str) -> EngineReplica:
-    """Give the entry of an engine that is to go, and is drained until an RFC 3339 instant."""
-    attempt = max(view.previous.attempt if view.previous else 0, _report_attempt(view), 1)
-    draft = _Draft(view=view, turn=Turn(attempt=attempt), report=own_report(view))
-    entry = draft.replica(EngineState.DRAINING, Reason.DRAINING, message)
-    kept = {"timings": view.previous.timings} if view.previous else {}
-    return entry.model_copy(update={"drain_until": until, **kept})
-
-
-def rank_map(ranks: Sequence[contract.RankReport], pods: Sequence[PodView]) -> list[RankStatus]:
-    """Give the rank map of status: the report's, with the node that Kubernetes says a pod is on."""
-    nodes = {pod.name: pod.node for pod in pods}
-    return [
-        # By name: the two differ only in what a reader of status has no use for.
-        RankStatus.model_validate({**asdict(rank), "node": nodes.get(rank.pod) or rank.node})
-        for rank in ranks
-    ]
-
-
-def _waiting_for_pods(draft: _Draft, recovery: Recovery, now: datetime.datetime) -> EngineStep:
+def _waiting_for_pods(draft: Draft, recovery: Recovery, now: datetime.datetime) -> EngineStep:
     view = draft.view
     trouble = first_trouble(view.pods)
     if trouble and trouble.reason is Reason.UNSCHEDULABLE:
@@ -387,7 +140,7 @@ def _waiting_for_pods(draft: _Draft, recovery: Recovery, now: datetime.datetime)
     return EngineStep(replica=draft.replica(EngineState.PENDING, Reason.PODS_STARTING, message))
 
 
-def _unscheduled(draft: _Draft, trouble: Trouble, recovery: Recovery, now: datetime.datetime) -> EngineStep:
+def _unscheduled(draft: Draft, trouble: Trouble, recovery: Recovery, now: datetime.datetime) -> EngineStep:
     """Wait for the scheduler, but not for ever: what the other pods hold could serve somebody else."""
     view = draft.view
     instants = [parse_time(pod.unscheduled_since) for pod in view.pods if not pod.deleting]
@@ -400,11 +153,11 @@ def _unscheduled(draft: _Draft, trouble: Trouble, recovery: Recovery, now: datet
     return EngineStep(
         replica=draft.replica(EngineState.PENDING, Reason.GPUS_GIVEN_BACK, message),
         give_back=True,
-        failure=_failure(view, Reason.GPUS_GIVEN_BACK, message[:_MESSAGE_LIMIT], draft.turn.attempt, now),
+        failure=_failure(view, Reason.GPUS_GIVEN_BACK, message[:MESSAGE_LIMIT], draft.turn.attempt, now),
     )
 
 
-def _bootstrap(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
+def _bootstrap(draft: Draft, recovery: Recovery, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
     ray = draft.view.ray or RayView(error="not asked yet")
     if not ray.session:
         return _waiting_for_head(draft, ray.error, deadlines, now)
@@ -419,14 +172,14 @@ def _bootstrap(draft: _Draft, recovery: Recovery, deadlines: contract.Deadlines,
     return EngineStep(replica=replica, requeue_after=JOB_INTERVAL)
 
 
-def _placing(draft: _Draft, message: str) -> EngineReplica:
+def _placing(draft: Draft, message: str) -> EngineReplica:
     """Give the entry of an engine that the job is about to place, or whose Ray nodes the job still waits for."""
     if _has_joined(draft.view, draft.report):
         return draft.replica(EngineState.PLACING, Reason.PLACING, message)
     return draft.replica(EngineState.PENDING, Reason.WAITING_FOR_RAY_NODES, message)
 
 
-def _job_failure(draft: _Draft, job: JobView, recovery: Recovery, now: datetime.datetime) -> Failure | None:
+def _job_failure(draft: Draft, job: JobView, recovery: Recovery, now: datetime.datetime) -> Failure | None:
     if job.status in ("FAILED", "STOPPED"):
         message = f"the bootstrap job ended {job.status}: {job.message or 'see the head pod log'}"
         return _failure(draft.view, Reason.BOOTSTRAP_FAILED, message, draft.turn.attempt, now)
@@ -436,7 +189,7 @@ def _job_failure(draft: _Draft, job: JobView, recovery: Recovery, now: datetime.
     return None
 
 
-def _waiting_for_head(draft: _Draft, error: str, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
+def _waiting_for_head(draft: Draft, error: str, deadlines: contract.Deadlines, now: datetime.datetime) -> EngineStep:
     """Wait for the head: often at first, then seldom, with the engine called stalled."""
     started = [parse_time(pod.started_at) for pod in draft.view.pods]
     since = max((instant for instant in started if instant), default=now)
@@ -450,7 +203,7 @@ def _waiting_for_head(draft: _Draft, error: str, deadlines: contract.Deadlines, 
 
 
 def _coming_up(
-    draft: _Draft,
+    draft: Draft,
     report: contract.EngineReport,
     deadlines: contract.Deadlines,
     recovery: Recovery,
@@ -487,7 +240,7 @@ _PHASES = {
 }
 
 
-def _serving(draft: _Draft, report: contract.EngineReport, recovery: Recovery, now: datetime.datetime) -> EngineStep:
+def _serving(draft: Draft, report: contract.EngineReport, recovery: Recovery, now: datetime.datetime) -> EngineStep:
     view = draft.view
     if lost := _lost(view, report):
         return _newly_failed(draft, _failure(view, *lost, report.attempt, now), recovery, now)
@@ -548,7 +301,7 @@ def _restarted(view: EngineView, report: contract.EngineReport) -> tuple[Reason,
     return Reason.POD_REPLACED, f"pod {pod.name} was restarted while the engine came up"
 
 
-def _failed(draft: _Draft, turn: Turn, now: datetime.datetime) -> EngineStep:
+def _failed(draft: Draft, turn: Turn, now: datetime.datetime) -> EngineStep:
     assert turn.failure is not None  # noqa: S101 - the caller looked
     if turn.retry_at is None:
         replica = draft.replica(EngineState.FAILED, turn.failure.reason, turn.failure.message)
@@ -561,7 +314,7 @@ def _failed(draft: _Draft, turn: Turn, now: datetime.datetime) -> EngineStep:
     return EngineStep(replica=replica, requeue_after=left + 0.05, lasting=lasting)
 
 
-def _newly_failed(draft: _Draft, failure: Failure, recovery: Recovery, now: datetime.datetime) -> EngineStep:
+def _newly_failed(draft: Draft, failure: Failure, recovery: Recovery, now: datetime.datetime) -> EngineStep:
     fatal = failure.reason in contract.FATAL
     at = parse_time(failure.time) or now
     retry_at = None if fatal else at + datetime.timedelta(seconds=recovery.delay(failure.attempt))
@@ -599,7 +352,7 @@ def _report_failure(view: EngineView, report: contract.EngineReport) -> Failure:
     return Failure(
         engine=view.name,
         reason=report.reason or Reason.UNKNOWN,
-        message=(report.message or "the engine gave no reason")[:_MESSAGE_LIMIT],
+        message=(report.message or "the engine gave no reason")[:MESSAGE_LIMIT],
         rank=report.failed_rank,
         pod=seat.pod if seat else "",
         node=(nodes.get(seat.pod) or seat.node) if seat else "",
@@ -612,25 +365,6 @@ def _failure(view: EngineView, reason: Reason, message: str, attempt: int, now: 
     return Failure(engine=view.name, reason=reason.value, message=message, attempt=attempt, time=format_time(now))
 
 
-def _report_attempt(view: EngineView) -> int:
-    report = own_report(view)
-    return report.attempt if report else 0
-
-
 def _lead_ready(view: EngineView) -> bool:
     lead = view.lead
     return bool(lead and lead.ready)
-
-
-def _timings(view: EngineView, report: contract.EngineReport | None) -> Timings:
-    scheduled = [pod.scheduled_at for pod in view.pods]
-    told = report.timings if report else contract.TimingsReport()
-    complete = len(scheduled) == view.pod_count and all(scheduled)
-    return Timings(
-        created=view.cluster.created_at,
-        pods_scheduled=max(scheduled) if complete else "",
-        ray_nodes_joined=told.ray_nodes_joined,
-        placed=told.placed,
-        loaded=told.loaded,
-        first_token=told.first_token,
-    )

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from vllm_bootstrap import contract
 from vllm_operator.api.status import EngineReplica, Reason
-from vllm_operator.lifecycle.engine import EngineView, draining_entry, own_report
+from vllm_operator.lifecycle.engine_view import EngineView, own_report
+from vllm_operator.lifecycle.entry import draining_entry
 from vllm_operator.lifecycle.recovery import format_time, parse_time
 
 ASK_SECONDS = 2.0

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.devices import GPU_RESOURCE
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.hosts import HostNeeds, Hosts

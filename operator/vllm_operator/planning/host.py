@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from vllm_operator.api.spec import VLLMConfig
+from vllm_operator.api.vllm_config import VLLMConfig
 from vllm_operator.planning.hosts import HostNeeds
 from vllm_operator.planning.inventory import GIB, MIB, GpuNode
 from vllm_operator.planning.quantity import MEMORY, show_amount

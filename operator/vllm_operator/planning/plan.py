@@ -7,10 +7,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from vllm_operator.api.spec import Executor, RayHead, Strategy, VLLMConfig, VLLMDeploymentSpec
-from vllm_operator.api.spec import ModelFacts as StatedFacts
+from vllm_operator.api.model import ModelFacts as StatedFacts
+from vllm_operator.api.placement import Executor, Strategy
+from vllm_operator.api.pods import RayHead
+from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.vllm_config import VLLMConfig
+from vllm_operator.planning.candidate import Candidate, Choice
 from vllm_operator.planning.catalogue import Catalogue
-from vllm_operator.planning.choose import AcceleratorWish, Candidate, Choice, Wish, choose
+from vllm_operator.planning.choose import choose
 from vllm_operator.planning.devices import product_label
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.estimate import estimate, read_count
@@ -24,6 +28,7 @@ from vllm_operator.planning.precision import BYTES_OF_TYPE, Precision, named_pre
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.shapes import Shape, group_pods
 from vllm_operator.planning.sizing import Load
+from vllm_operator.planning.wish import AcceleratorWish, Wish
 
 TOLD_CANDIDATES = 8
 TOLD_NUMBER = 2**31 - 1

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 from itertools import islice
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle
 from vllm_operator.planning.hosts import HostNeeds, Hosts, Slots
 from vllm_operator.planning.inventory import GpuNode

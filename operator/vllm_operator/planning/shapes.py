@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from vllm_operator.api.spec import Executor, Strategy
+from vllm_operator.api.placement import Executor, Strategy
 from vllm_operator.planning.devices import GPU_RESOURCE
 
 LEAD_GROUP = "lead"

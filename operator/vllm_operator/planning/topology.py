@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.hosts import Hosts
 from vllm_operator.planning.inventory import GpuNode

@@ -38,7 +38,8 @@ from vllm_operator.lifecycle.adapters import (
     told_commits,
 )
 from vllm_operator.lifecycle.conditions import Blocker
-from vllm_operator.lifecycle.engine import EngineStep, RayView, own_report, step
+from vllm_operator.lifecycle.engine import EngineStep, step
+from vllm_operator.lifecycle.engine_view import RayView, own_report
 from vllm_operator.reconcile.compare import contains
 from vllm_operator.reconcile.departing import remove_engine
 from vllm_operator.reconcile.indices import engine_indices

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 
 from vllm_operator.lifecycle.actions import Action, Delete
-from vllm_operator.lifecycle.engine import ClusterView
+from vllm_operator.lifecycle.engine_view import ClusterView
 from vllm_operator.lifecycle.leaving import release, take_leave
 from vllm_operator.reconcile.engines import clusters_of, names_of, view_of
 from vllm_operator.reconcile.indices import surplus_indices

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from vllm_operator.api import identity
-from vllm_operator.lifecycle.engine import ClusterView, EngineView
+from vllm_operator.lifecycle.engine_view import ClusterView, EngineView
 from vllm_operator.reconcile.inventory import DEPLOYMENT, RAY_CLUSTER
 from vllm_operator.reconcile.observe import CONFIG_MAP, Observation
 from vllm_operator.reconcile.shared import engine_pods as engine_pods_of

@@ -7,7 +7,8 @@ import binascii
 import re
 from typing import TYPE_CHECKING
 
-from vllm_operator.api.spec import Model, TokenSecret
+from vllm_operator.api.model import Model
+from vllm_operator.api.references import TokenSecret
 from vllm_operator.clients.kubernetes import Kind, KubernetesClient
 from vllm_operator.planning.known import HUB, HubAnswer, HubTrouble, Trouble
 from vllm_operator.resources.names import Owner

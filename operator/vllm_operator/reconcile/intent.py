@@ -10,7 +10,8 @@ from vllm_operator.api import identity
 from vllm_operator.api.status import Reason
 from vllm_operator.lifecycle.actions import Action
 from vllm_operator.lifecycle.conditions import Blocker
-from vllm_operator.lifecycle.engine import ClusterView, due_turn
+from vllm_operator.lifecycle.engine import due_turn
+from vllm_operator.lifecycle.engine_view import ClusterView
 from vllm_operator.reconcile.departing import depart, depart_surplus
 from vllm_operator.reconcile.engines import clusters_of, names_of, view_of
 from vllm_operator.reconcile.indices import engine_indices, pods_of

@@ -13,7 +13,7 @@ from functools import cached_property
 from typing import Any
 
 from vllm_operator.api import identity
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.clients.kubernetes import Kind, KubernetesClient, NotFoundError
 from vllm_operator.planning.demand import Demand, hold_all
 from vllm_operator.planning.inventory import GpuNode, hold_rooms, read_nodes, used_gpus

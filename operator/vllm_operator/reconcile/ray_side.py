@@ -16,7 +16,7 @@ from vllm_operator.clients.kubernetes import KubernetesClient, NotFoundError
 from vllm_operator.clients.ray import Job, PlacementGroup, RayClient, RayError, RayHead, RayNode
 from vllm_operator.clients.supervisor import SupervisorClient, SupervisorError
 from vllm_operator.lifecycle.actions import Release
-from vllm_operator.lifecycle.engine import EngineView, JobView, RayView
+from vllm_operator.lifecycle.engine_view import EngineView, JobView, RayView
 from vllm_operator.reconcile.observe import SECRET
 from vllm_operator.resources.tenancy import Auth
 

@@ -14,7 +14,8 @@ from vllm_bootstrap import contract
 from vllm_operator.api.status import Reason
 from vllm_operator.clients.kubernetes import ApiError, ConflictError, KubernetesClient
 from vllm_operator.lifecycle.conditions import Blocker
-from vllm_operator.lifecycle.engine import RayView, has_lost_report
+from vllm_operator.lifecycle.engine import has_lost_report
+from vllm_operator.lifecycle.engine_view import RayView
 from vllm_operator.reconcile.act import Actor
 from vllm_operator.reconcile.decide import Decision, decide, plan_of
 from vllm_operator.reconcile.finalizer import finalizers, is_overdue, is_waited_for, keeps_finalizer

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.demand import Demand, prove_demand
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.inventory import GpuNode

@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 from vllm_operator.api.status import Reason
 from vllm_operator.lifecycle.actions import Action
-from vllm_operator.lifecycle.engine import EngineView, Turn, needs_ray
+from vllm_operator.lifecycle.engine import needs_ray
+from vllm_operator.lifecycle.engine_view import EngineView
+from vllm_operator.lifecycle.entry import Turn
 from vllm_operator.lifecycle.leaving import Leave
 from vllm_operator.resources.names import EngineNames
 from vllm_operator.resources.revision import Revision

@@ -30,7 +30,7 @@ STALE_SECONDS = 30.0
 START_SECONDS = 600.0
 """For a pod that has its node to pull its image and start."""
 
-JOIN_SECONDS = 60.0
+JOIN_SECONDS = 120.0
 """For a pod that runs to join Ray."""
 
 

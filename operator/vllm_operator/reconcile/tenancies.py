@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from vllm_bootstrap import contract
 from vllm_operator.lifecycle.actions import Action, Create, CreateTokens, Delete, Patch, Release
-from vllm_operator.lifecycle.engine import EngineView, RayView
+from vllm_operator.lifecycle.engine_view import EngineView, RayView
 from vllm_operator.reconcile.compare import contains
 from vllm_operator.reconcile.departing import remove_engine
 from vllm_operator.reconcile.intent import Intent

@@ -8,7 +8,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_operator.api.spec import EnvFromSource, VLLMConfig, VLLMDeploymentSpec
+from vllm_operator.api.pods import EnvFromSource
+from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.vllm_config import VLLMConfig
 from vllm_operator.planning.shapes import Shape
 from vllm_operator.resources import lora
 from vllm_operator.resources.access import CONTROL_TOKEN_KEY

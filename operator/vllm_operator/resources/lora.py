@@ -7,7 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_operator.api.spec import MAX_ADAPTERS, Adapter, Lora, VLLMDeploymentSpec
+from vllm_operator.api.lora import MAX_ADAPTERS, Adapter, Lora
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.resources.model import CLAIM_ROOT, ModelLocation, locate
 
 HUB = "hf://"

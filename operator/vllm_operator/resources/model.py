@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from vllm_operator.api.spec import Model
+from vllm_operator.api.model import Model
 from vllm_operator.planning.free_form import items, mapping
 from vllm_operator.planning.quantity import MEMORY, amount
 

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from vllm_operator.api.spec import Executor, Strategy, VLLMDeploymentSpec
+from vllm_operator.api.placement import Executor, Strategy
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.eligibility import read_rules
 from vllm_operator.planning.free_form import items, mapping

@@ -12,7 +12,9 @@ from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
-from vllm_operator.api.spec import EnvFromSource, EnvVar, Pod, RayHead, Resources, Strategy, VLLMDeploymentSpec
+from vllm_operator.api.placement import Strategy
+from vllm_operator.api.pods import EnvFromSource, EnvVar, Pod, RayHead, Resources
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.devices import is_gpu
 from vllm_operator.planning.eligibility import PodRules, read_rules
 from vllm_operator.planning.shapes import PodShape, Shape

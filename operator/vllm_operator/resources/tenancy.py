@@ -15,7 +15,7 @@ from typing import Any
 
 from vllm_bootstrap import contract
 from vllm_operator.api import identity
-from vllm_operator.api.spec import RayClusterRef
+from vllm_operator.api.references import RayClusterRef
 from vllm_operator.resources.names import EngineNames, Owner, engine_labels, metadata
 
 KIND = "ConfigMap"

@@ -6,7 +6,8 @@ import pytest
 from pydantic import ValidationError
 from tests.unit.api.cases import ACCEPTED, REFUSED, Case
 
-from vllm_operator.api.spec import OPERATOR_ARGUMENTS, VLLMDeploymentSpec, refused_argument
+from vllm_operator.api.spec import VLLMDeploymentSpec
+from vllm_operator.api.vllm_config import OPERATOR_ARGUMENTS, refused_argument
 
 
 @pytest.mark.parametrize("case", ACCEPTED, ids=lambda case: case.name)

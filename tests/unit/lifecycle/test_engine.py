@@ -19,7 +19,8 @@ from vllm_bootstrap.contract import (
     TimingsReport,
 )
 from vllm_operator.api.status import EngineReplica, EngineState, Failure, Reason
-from vllm_operator.lifecycle.engine import EngineStep, EngineView, needs_ray
+from vllm_operator.lifecycle.engine import EngineStep, needs_ray
+from vllm_operator.lifecycle.engine_view import EngineView
 
 PENDING = {"phase": "Pending", "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": at(-9)}]}
 UNSCHEDULABLE = {

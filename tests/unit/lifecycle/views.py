@@ -8,7 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from vllm_bootstrap import contract
-from vllm_operator.lifecycle.engine import ClusterView, EngineStep, EngineView, JobView, RayView, Turn, due_turn, step
+from vllm_operator.lifecycle.engine import EngineStep, due_turn, step
+from vllm_operator.lifecycle.engine_view import ClusterView, EngineView, JobView, RayView
+from vllm_operator.lifecycle.entry import Turn
 from vllm_operator.lifecycle.pods import PodView, read_pod
 from vllm_operator.lifecycle.recovery import Recovery
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import cache
 
-from vllm_operator.planning.choose import Wish
 from vllm_operator.planning.facts import ModelFacts
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.sizing import Load, rank_needs
+from vllm_operator.planning.wish import Wish
 
 PASSING = "node.kubernetes.io/not-ready"
 """The taint of these tests that goes away by itself."""

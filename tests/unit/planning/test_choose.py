@@ -8,15 +8,17 @@ from hypothesis import strategies as st
 from tests.unit.planning import models
 from tests.unit.planning.test_inventory_file import load
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
+from vllm_operator.planning.candidate import Choice
 from vllm_operator.planning.catalogue import BUILT_IN
-from vllm_operator.planning.choose import AcceleratorWish, Choice, Wish, choose
+from vllm_operator.planning.choose import choose
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.estimate import estimate
 from vllm_operator.planning.facts import ModelFacts, read_config
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.sizing import Load
+from vllm_operator.planning.wish import AcceleratorWish, Wish
 
 LOAD = Load(max_model_len=8192)
 A100, L40S, RTX = "NVIDIA-A100-SXM4-80GB", "NVIDIA-L40S", "NVIDIA-GeForce-RTX-3090"

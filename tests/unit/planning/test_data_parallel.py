@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from tests.unit.planning import models
 
 from vllm_bootstrap.placing.seating import seat_engines
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
+from vllm_operator.planning.candidate import Candidate
 from vllm_operator.planning.catalogue import BUILT_IN
-from vllm_operator.planning.choose import Candidate, Wish, choose
+from vllm_operator.planning.choose import choose
 from vllm_operator.planning.facts import read_config
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.sizing import Load, Sizing
+from vllm_operator.planning.wish import Wish
 
 LOAD = Load(max_model_len=8192)
 NODES = [GpuNode(name=f"h100-{index}", gpus=8, product="NVIDIA-H100-80GB-HBM3", memory=80 * GIB) for index in range(16)]

@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from vllm_operator.planning.candidate import Candidate, Choice
 from vllm_operator.planning.catalogue import BUILT_IN
-from vllm_operator.planning.choose import AcceleratorWish, Candidate, Choice, Wish, choose
+from vllm_operator.planning.choose import choose
 from vllm_operator.planning.devices import Sharing, usage_of
 from vllm_operator.planning.estimate import estimate
 from vllm_operator.planning.facts import ModelFacts
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.sizing import Load
+from vllm_operator.planning.wish import AcceleratorWish, Wish
 
 A100 = "NVIDIA-A100-SXM4-80GB"
 SLICE, SLICE_3G = "nvidia.com/mig-1g.10gb", "nvidia.com/mig-3g.40gb"

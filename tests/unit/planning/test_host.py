@@ -11,7 +11,7 @@ from tests.unit.planning import models
 from tests.unit.resources import samples
 from tests.unit.resources.samples import spec_of
 
-from vllm_operator.api.spec import VLLMConfig
+from vllm_operator.api.vllm_config import VLLMConfig
 from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.host import (
     LEAD_BYTES,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.planning.host_oracle import Box, possible
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.demand import Demand, hold_all, prove_demand
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.hosts import HostNeeds

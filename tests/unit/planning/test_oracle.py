@@ -14,14 +14,16 @@ from hypothesis import strategies as st
 from tests.unit.planning import models, oracle, worlds
 from tests.unit.planning.test_inventory_file import load
 
-from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
+from vllm_operator.api.placement import Strategy
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.catalogue import BUILT_IN
-from vllm_operator.planning.choose import Wish, choose
+from vllm_operator.planning.choose import choose
 from vllm_operator.planning.facts import read_config
 from vllm_operator.planning.inventory import GIB, GpuNode
 from vllm_operator.planning.plan import GPUsTakenError, NoSuchGPUsError, Survey, plan, survey, wish_of
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.sizing import Load
+from vllm_operator.planning.wish import Wish
 
 Nodes = Sequence[GpuNode]
 RANK = {Verdict.NEVER: 0, Verdict.NOT_NOW: 1, Verdict.FITS: 2}

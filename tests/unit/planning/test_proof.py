@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.unit.planning.oracle import possible
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.inventory import GpuNode, Taint
 from vllm_operator.planning.proof import Verdict, prove, seat

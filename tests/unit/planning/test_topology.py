@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.eligibility import PodRules
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.proof import Verdict

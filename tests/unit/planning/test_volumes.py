@@ -6,14 +6,15 @@ from typing import Any
 
 import pytest
 
-from vllm_operator.api.spec import Strategy
+from vllm_operator.api.placement import Strategy
 from vllm_operator.planning.catalogue import BUILT_IN
-from vllm_operator.planning.choose import Wish, choose
+from vllm_operator.planning.choose import choose
 from vllm_operator.planning.eligibility import Obstacle, PodRules, obstacle
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.proof import Verdict
 from vllm_operator.planning.sizing import Load
 from vllm_operator.planning.volumes import Volume, read_volume, volume_name
+from vllm_operator.planning.wish import Wish
 
 NODES = [GpuNode(name=name, gpus=4, labels={"host": name}) for name in "ab"]
 HERE = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "host", "operator": "In", "values": ["a"]}]}]}

@@ -11,7 +11,7 @@ from tests.unit.reconcile.world import FakeApi, FakeRay, FakeSupervisors
 from vllm_operator.clients.kubernetes import KubernetesClient
 from vllm_operator.clients.ray import Job, RayClient, RayNode
 from vllm_operator.clients.supervisor import SupervisorClient
-from vllm_operator.lifecycle.engine import RayView
+from vllm_operator.lifecycle.engine_view import RayView
 from vllm_operator.reconcile.ray_side import RaySide
 
 

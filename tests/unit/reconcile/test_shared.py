@@ -38,8 +38,9 @@ class Shared(World):
         self.put_pod("pool-head", "head", ip="10.0.0.1")
         for index in range(len(gpus)):
             self.put_pod(f"pool-gpus-{index}", "worker", ip=f"10.0.1.{index}")
-        self.ray.joined = tuple(
-            RayNode(id=f"ray-{index}", gpus=number, address=f"10.0.1.{index}") for index, number in enumerate(gpus)
+        self.ray.joined = (
+            RayNode(id="ray-head", gpus=0, address="10.0.0.1"),
+            *(RayNode(id=f"ray-{index}", gpus=number, address=f"10.0.1.{index}") for index, number in enumerate(gpus)),
         )
 
     def put_pod(self, name: str, kind: str, *, ip: str, account: str = "pool", **spec: Any) -> None:
@@ -334,7 +335,7 @@ UNSCHEDULABLE = {
     ("status", "waits"),
     [
         (views.running(started=-10), True),
-        (views.running(started=-100), False),
+        (views.running(started=-200), False),
         (PULLING, True),
         ({**PULLING, "conditions": [{**SCHEDULED, "lastTransitionTime": views.at(-900)}]}, False),
         (UNSCHEDULABLE, False),
@@ -427,7 +428,7 @@ async def test_a_pod_that_is_gone_is_left_for_another() -> None:
     (before,) = world.tenancies.values()
     world.api.drop("Pod", "pool-gpus-0")
     world.put_pod("pool-gpus-9", "worker", ip="10.0.1.9")
-    world.ray.joined = (RayNode(id="ray-9", gpus=2, address="10.0.1.9"),)
+    world.ray.joined = (world.ray.joined[0], RayNode(id="ray-9", gpus=2, address="10.0.1.9"))
     await world.round()
     assert "pool-gpus-0 is gone" in json.dumps(world.status["engineReplicas"])
     world.ray.jobs = {job: Job(status="SUCCEEDED", message="") for job in world.ray.jobs}

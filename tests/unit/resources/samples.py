@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from vllm_operator.api.spec import Executor, VLLMDeploymentSpec
+from vllm_operator.api.placement import Executor
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.catalogue import BUILT_IN
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.plan import plan

@@ -8,7 +8,7 @@ import pytest
 from tests.unit.resources import samples
 
 from vllm_bootstrap import contract
-from vllm_operator.api.spec import Model
+from vllm_operator.api.model import Model
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.resources import lora
 from vllm_operator.resources.engine import Attempt, engine_part, engine_plan

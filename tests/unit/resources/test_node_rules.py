@@ -12,7 +12,8 @@ from tests.unit.planning.test_eligibility import KEYS, anything
 from tests.unit.resources import samples
 from tests.unit.resources.samples import main, spec_of, templates
 
-from vllm_operator.api.spec import Strategy, VLLMDeploymentSpec
+from vllm_operator.api.placement import Strategy
+from vllm_operator.api.spec import VLLMDeploymentSpec
 from vllm_operator.planning.eligibility import obstacle
 from vllm_operator.planning.inventory import GpuNode
 from vllm_operator.planning.shapes import Shape, group_pods

@@ -68,7 +68,7 @@ class Bench:
         return self.accepts
 
     def ask(self, method: str, path: str, *, token: str | None = None, body: str = "") -> tuple[int, str]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=5)
+        connection = http.client.HTTPConnection("127.0.0.1", self.server.port, timeout=60)
         headers = {"Authorization": f"Bearer {token}"} if token is not None else {}
         connection.request(method, path, body=body, headers=headers)
         response = connection.getresponse()

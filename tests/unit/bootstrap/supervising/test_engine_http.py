@@ -87,7 +87,7 @@ def test_the_first_answer_is_told_once(fake: FakeEngine, engine: tuple[HttpEngin
         inbox.events.get(timeout=0.1)
     assert not subject.pulse.is_alive(Clock().monotonic())
     fake.health = 200
-    assert inbox.events.get(timeout=5) == Answered()
+    assert inbox.events.get(timeout=60) == Answered()
     assert subject.pulse.is_alive(Clock().monotonic())
     fake.health = 503
     deadline = threading.Event()
@@ -100,7 +100,7 @@ def test_the_first_answer_is_told_once(fake: FakeEngine, engine: tuple[HttpEngin
 def test_warm_up(fake: FakeEngine, engine: tuple[HttpEngine, Inbox]):
     subject, inbox = engine
     subject.warm_up(5.0)
-    assert inbox.events.get(timeout=5) == WarmedUp("")
+    assert inbox.events.get(timeout=60) == WarmedUp("")
     path, key, body = fake.requests[0]
     assert path == "/v1/completions"
     assert key == "Bearer k"
@@ -114,7 +114,7 @@ def test_each_data_parallel_rank_gives_a_token(fake: FakeEngine, data: int, aske
     inbox = Inbox()
     port = fake.server.server_port
     HttpEngine(port=port, model="demo", key="", gate_token="t", data=data, inbox=inbox, clock=Clock()).warm_up(5.0)
-    assert inbox.events.get(timeout=5) == WarmedUp("")
+    assert inbox.events.get(timeout=60) == WarmedUp("")
     assert fake.data_ranks == asked
 
 
@@ -123,7 +123,7 @@ def test_the_data_parallel_rank_that_gives_none_is_named(fake: FakeEngine) -> No
     fake.hung_rank = "1"
     port = fake.server.server_port
     HttpEngine(port=port, model="demo", key="", gate_token="t", data=3, inbox=inbox, clock=Clock()).warm_up(5.0)
-    assert inbox.events.get(timeout=5) == WarmedUp("data parallel rank 1: POST /v1/completions: 500 words")
+    assert inbox.events.get(timeout=60) == WarmedUp("data parallel rank 1: POST /v1/completions: 500 words")
 
 
 @pytest.mark.parametrize("flight", [None, [], {}, {"requests": "many"}])
@@ -133,7 +133,7 @@ def test_an_engine_without_our_gate_does_not_serve(
     subject, inbox = engine
     fake.flight = flight
     subject.warm_up(5.0)
-    warmed = inbox.events.get(timeout=5)
+    warmed = inbox.events.get(timeout=60)
     assert isinstance(warmed, WarmedUp)
     assert "the operator's gate is not before this vLLM" in warmed.fault
 
@@ -143,7 +143,7 @@ def test_the_engine_is_asked_for_adapters_through_its_gate(fake: FakeEngine, eng
     told = AdapterReport(name="sql", path="/a", state=AdapterState.LOADED)
     fake.words = dumps(AdapterReports(adapters=(told,)))
     subject.adapt((Adapter(name="sql", path="/a"),))
-    assert inbox.events.get(timeout=5) == AdaptersSeen((told,))
+    assert inbox.events.get(timeout=60) == AdaptersSeen((told,))
     wanted = json.loads(dumps(AdapterList(adapters=(Adapter(name="sql", path="/a"),))))
     assert fake.requests == [(ADAPTERS_PATH, "Bearer t", wanted)]
 
@@ -155,7 +155,7 @@ def test_an_engine_that_cannot_say_what_became_of_adapters_has_a_fault(
     subject, inbox = engine
     fake.words, fake.answers[ADAPTERS_PATH] = words, status
     subject.adapt(())
-    seen = inbox.events.get(timeout=5)
+    seen = inbox.events.get(timeout=60)
     assert isinstance(seen, AdaptersSeen)
     assert "the engine did not answer when it was asked for it" in seen.fault
 
@@ -164,9 +164,9 @@ def test_a_drain_is_told_again_and_again(fake: FakeEngine, engine: tuple[HttpEng
     subject, inbox = engine
     fake.flight = {"requests": 3, "quietSeconds": 0.0, "draining": True}
     subject.drain()
-    assert inbox.events.get(timeout=5) == FlightSeen(requests=3, quiet=0.0)
+    assert inbox.events.get(timeout=60) == FlightSeen(requests=3, quiet=0.0)
     fake.flight = {"requests": 0, "quietSeconds": 0.5, "draining": True}
-    while inbox.events.get(timeout=5) != FlightSeen(requests=0, quiet=0.5):
+    while inbox.events.get(timeout=60) != FlightSeen(requests=0, quiet=0.5):
         pass
     assert set(fake.flights) == {("POST", "Bearer t")}
 
