@@ -37,8 +37,8 @@ COMPILE_CACHE = "/var/cache/compiled"
 CPU_ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
     "OMP_NUM_THREADS": "1",
-    # Ray starts a worker for each of a pod's CPUs ahead.  No actor of an engine fits one (they have environments of
-    # their own), so that they only take the cores from those that are needed.
+    # Ray starts a worker for each of a pod's CPUs ahead.  The actors of an engine have environments of their own, for
+    # which Ray starts others: the first ones would only take the cores from them.
     "RAY_enable_worker_prestart": "0",
     "RAY_prestart_worker_first_driver": "0",
     # torch compiles C++ kernels for the first token: a quarter of a minute of each engine's life, but for this cache.

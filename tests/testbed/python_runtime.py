@@ -29,8 +29,9 @@ _SYSTEM = Path("/usr")
 HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=1"}
 """Makes Python ask for huge pages, which its own allocator never does.
 
-In a virtual machine whose page tables the host shadows, a page of 4 KiB that was not touched for a second may cost
-10 µs to touch again.  An import of vLLM then takes 20 to 40 s, with huge pages 14 s; elsewhere both take 12 to 13 s.
+On some virtual machines (most likely those whose page tables the host shadows) a page of 4 KiB that was not touched
+for a second costs 10 µs to touch again.  An import of vLLM took 20 to 40 s there in a bad hour, and 13 to 17 s with
+huge pages; in a good hour 11 to 16 s, and 13 to 14 s with them.
 """
 
 
