@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from tests.product.ask import metrics, service_url
+from tests.product.ask import ask, metrics, service_url
 from tests.product.deployment import RESOURCE, STARTED, Deployment, applying
 from tests.product.manifests import dummy
 from tests.product.stream import Stream, streaming
@@ -50,15 +50,6 @@ AUTOSCALER = {
         "maxReplicas": 3,
     },
 }
-
-
-def ask(
-    connection: http.client.HTTPConnection, method: str, path: str, *, key: str = "", body: Any = None
-) -> tuple[int, str]:
-    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
-    connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
-    answer = connection.getresponse()
-    return answer.status, answer.read().decode(errors="replace")
 
 
 def begin(host: str, model: str) -> http.client.HTTPResponse:

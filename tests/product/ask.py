@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import urllib.error
 import urllib.request
@@ -29,6 +30,16 @@ def post(
             return data
     except urllib.error.HTTPError as error:
         raise AssertionError(f"{path}: HTTP {error.code}: {error.read().decode(errors='replace')[:500]}") from error
+
+
+def ask(
+    connection: http.client.HTTPConnection, method: str, path: str, *, key: str = "", body: Any = None
+) -> tuple[int, str]:
+    """Ask on a connection that may be kept, and give status and text, whatever they are."""
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {key}"} if key else {})
+    connection.request(method, path, body=None if body is None else json.dumps(body), headers=headers)
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode(errors="replace")
 
 
 def metrics(url: str) -> str:

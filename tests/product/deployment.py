@@ -9,11 +9,9 @@ from typing import Any, TypeVar
 
 from tests.testbed.bed import Bed
 from tests.testbed.errors import BedError
+from tests.testbed.waiting import SOON
 
 RESOURCE = "vllmdeployments.vllm-operator.io"
-
-SOON = 120.0
-"""Seconds for what the operator does by itself.  Only what is broken waits so long."""
 
 STARTED = 900.0
 """Seconds for what needs an engine to start: many imports of vLLM on two cores, each of 12 s or, in a bad hour, 40."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import json
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from tests.product.ask import ask
 
 
 @dataclass
@@ -48,20 +49,17 @@ class Stream:
             end.wait(self.pause_seconds)
 
     def _ask(self, connection: http.client.HTTPConnection) -> None:
-        body = json.dumps({"model": self.model, "prompt": "Hello", "max_tokens": 2, "temperature": 0})
-        headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {self.key}"} if self.key else {})
+        body = {"model": self.model, "prompt": "Hello", "max_tokens": 2, "temperature": 0}
         try:
-            connection.request("POST", "/v1/completions", body=body, headers=headers)
-            answer = connection.getresponse()
-            text = answer.read().decode(errors="replace")
+            status, text = ask(connection, "POST", "/v1/completions", key=self.key, body=body)
         except (OSError, http.client.HTTPException) as error:
             self.failures.append(repr(error))
             connection.close()
             return
-        if answer.status == 200:
+        if status == 200:
             self.answered += 1
         else:
-            self.failures.append(f"{answer.status} {text[:200]}")
+            self.failures.append(f"{status} {text[:200]}")
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from . import cgroups, cluster, imagebuild, kuberay, kwok, nodes, python_runtime, waiting
-from .kube import Kubectl
+from .kube import TIMEOUT, Kubectl
 from .layout import Layout
 from .python_runtime import Runtime
 from .spec import BedSpec, NodeSpec
@@ -87,11 +87,11 @@ class Bed:
         """Kubectl with its helpers ``json`` and ``apply``."""
         return Kubectl(self.layout)
 
-    def kubectl(self, *args: str, stdin: str | None = None, timeout: float = 180.0) -> str:
+    def kubectl(self, *args: str, stdin: str | None = None, timeout: float = TIMEOUT) -> str:
         """Run kubectl; raise :class:`.errors.BedError` with its standard error."""
         return self.api(*args, stdin=stdin, timeout=timeout)
 
-    def wait_for(self, description: str, probe: Callable[[], T], deadline: float = 120.0) -> T:
+    def wait_for(self, description: str, probe: Callable[[], T], deadline: float = waiting.SOON) -> T:
         """Poll until a probe gives something true; see :func:`.waiting.wait_for`."""
         return waiting.wait_for(description, probe, deadline)
 

@@ -17,6 +17,9 @@ from .errors import BedError
 from .layout import Layout
 from .process import run
 
+TIMEOUT = 180.0
+"""Seconds for one call of kubectl: longer than it waits itself where it is told to."""
+
 
 @dataclass(frozen=True)
 class Kubectl:
@@ -30,7 +33,7 @@ class Kubectl:
 
     layout: Layout
 
-    def __call__(self, *args: str, stdin: str | None = None, timeout: float = 180.0) -> str:
+    def __call__(self, *args: str, stdin: str | None = None, timeout: float = TIMEOUT) -> str:
         """Run kubectl and give its output; raise :class:`.errors.BedError` with its standard error."""
         return run([*self._program, *args], env=self._environment, stdin=stdin, timeout=timeout)
 

@@ -240,7 +240,8 @@ class Daemons:
     def _environment(self, extra: Mapping[str, str]) -> dict[str, str]:
         # Not the caller's whole environment: a proxy in it would be asked for the addresses of the bridge.
         inherited = {name: os.environ[name] for name in ("HOME", "LANG", "PATH") if name in os.environ}
-        # Go collects garbage whenever the heap has doubled: a seventh of what the API server took.
+        # Go collects garbage whenever the heap has doubled: a seventh of what the API server took (its /metrics:
+        # go_cpu_classes_gc_total_cpu_seconds_total of process_cpu_seconds_total).
         return {"GOGC": "400", **inherited, **extra, MARKER: str(self._layout.state)}
 
     def stop(self, name: str, grace: float = 5.0) -> None:

@@ -30,8 +30,7 @@ HUGE_PAGES = {"PYTHONMALLOC": "malloc", "GLIBC_TUNABLES": "glibc.malloc.hugetlb=
 """Makes Python ask for huge pages, which its own allocator never does.
 
 On some virtual machines (most likely those whose page tables the host shadows) a page of 4 KiB that was not touched
-for a second costs 10 µs to touch again.  An import of vLLM took 20 to 40 s there in a bad hour, and 13 to 17 s with
-huge pages; in a good hour 11 to 16 s, and 13 to 14 s with them.
+for a second is slow to touch again; figures are in this folder's README.
 """
 
 

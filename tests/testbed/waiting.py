@@ -9,10 +9,13 @@ from typing import TypeVar
 
 from .errors import BedError
 
+SOON = 120.0
+"""Seconds for what needs no engine to start.  Only what is broken waits so long."""
+
 T = TypeVar("T")
 
 
-def wait_for(description: str, probe: Callable[[], T], deadline: float = 120.0, *, interval: float = 0.2) -> T:
+def wait_for(description: str, probe: Callable[[], T], deadline: float = SOON, *, interval: float = 0.2) -> T:
     """Poll until a probe gives something true.
 
     Parameters

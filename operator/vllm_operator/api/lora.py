@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import ConfigDict, Field, model_validator
 
 from vllm_operator.api.fields import Name, ShortText
-from vllm_operator.api.model import HUB_URI
+from vllm_operator.api.model import URI
 from vllm_operator.api.schema import ApiModel, rule, rules
 
 MAX_ADAPTERS = 64
@@ -44,7 +44,7 @@ class Adapter(ApiModel):
     uri: str = Field(
         min_length=8,
         max_length=512,
-        pattern=rf"^({HUB_URI}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
+        pattern=URI,
         description=(
             "Where the adapter is, in PEFT's form: hf://org/name on the hub, which every GPU pod downloads with the "
             "token of model.hfTokenSecret; or a folder that is the same in every GPU pod: pvc://claim/path, or "

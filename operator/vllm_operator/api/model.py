@@ -57,7 +57,9 @@ class ModelFacts(ApiModel):
         return self
 
 
-HUB_URI = r"hf://[A-Za-z0-9][-._A-Za-z0-9]*(/[A-Za-z0-9][-._A-Za-z0-9]*)?"
+_HUB_URI = r"hf://[A-Za-z0-9][-._A-Za-z0-9]*(/[A-Za-z0-9][-._A-Za-z0-9]*)?"
+URI = rf"^({_HUB_URI}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$"
+"""Where a model or an adapter may be."""
 
 
 class Model(ApiModel):
@@ -81,7 +83,7 @@ class Model(ApiModel):
     uri: str = Field(
         min_length=6,
         max_length=512,
-        pattern=rf"^({HUB_URI}|pvc://[a-z0-9]([-a-z0-9.]*[a-z0-9])?(/[^/]+)*/?|file:///.+)$",
+        pattern=URI,
         description=(
             "Where the model is: hf://org/name on the Hugging Face hub, pvc://claim/path on a PersistentVolumeClaim, "
             "file:///path in the image or on a volume of pod.template."

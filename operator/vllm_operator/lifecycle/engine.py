@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from vllm_bootstrap import contract
 from vllm_operator.api.status import EngineReplica, EngineState, Failure, Reason
-from vllm_operator.lifecycle.engine_view import EngineView, JobView, RayView, current_report, own_report, report_attempt
+from vllm_operator.lifecycle.engine_view import EngineView, JobView, RayView, current_report, last_attempt, own_report
 from vllm_operator.lifecycle.entry import MESSAGE_LIMIT, Draft, Turn
 from vllm_operator.lifecycle.pods import Trouble, first_trouble
 from vllm_operator.lifecycle.recovery import Recovery, format_time, parse_time
@@ -49,7 +49,7 @@ class EngineStep:
 
 def due_turn(view: EngineView, *, recovery: Recovery, now: datetime.datetime) -> Turn:
     """Say which attempt is due, from the last known one, its failure and the backoff."""
-    attempt = max(view.previous.attempt if view.previous else 0, report_attempt(view), 1)
+    attempt = last_attempt(view)
     told = current_report(view, attempt)
     if told and told.phase is contract.Phase.STOPPED:
         # It was drained, and is wanted again.

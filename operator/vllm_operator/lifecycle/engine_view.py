@@ -173,7 +173,7 @@ def own_report(view: EngineView) -> contract.EngineReport | None:
     return None
 
 
-def report_attempt(view: EngineView) -> int:
-    """Give the attempt that the engine's report speaks of; 0 without one."""
+def last_attempt(view: EngineView) -> int:
+    """Give the last attempt that status or report knows of; 1 before the first."""
     report = own_report(view)
-    return report.attempt if report else 0
+    return max(view.previous.attempt if view.previous else 0, report.attempt if report else 0, 1)

@@ -17,7 +17,7 @@ from vllm_operator.api.status import (
     Reason,
     Timings,
 )
-from vllm_operator.lifecycle.engine_view import EngineView, own_report, report_attempt
+from vllm_operator.lifecycle.engine_view import EngineView, last_attempt, own_report
 from vllm_operator.lifecycle.pods import PodView
 
 MESSAGE_LIMIT = 8192
@@ -91,7 +91,7 @@ class Draft:
 
 def draining_entry(view: EngineView, message: str, until: str) -> EngineReplica:
     """Give the entry of an engine that is to go, and is drained until an RFC 3339 instant."""
-    attempt = max(view.previous.attempt if view.previous else 0, report_attempt(view), 1)
+    attempt = last_attempt(view)
     draft = Draft(view=view, turn=Turn(attempt=attempt), report=own_report(view))
     entry = draft.replica(EngineState.DRAINING, Reason.DRAINING, message)
     kept = {"timings": view.previous.timings} if view.previous else {}
